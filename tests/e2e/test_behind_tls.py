@@ -59,10 +59,7 @@ async def test_commands_and_agents_take_https_and_check_the_certificate(
     data = tmp_path / "data"
     trusted = {**os.environ, "SSL_CERT_FILE": str(tmp_path / "cert.pem"), "HOME": str(tmp_path)}
     trusted |= {"WALRAS_SERVER": url, "WALRAS_TOKEN_FILE": str(data / "admin.token")}
-    options = ["--node", "n1", "--shape", "cx1", "--accelerator", "c", "--accelerators", "1", "--emulated"]
-    options += ["--cpus", "1", "--memory", "1GB"]
-    options += ["--server", url, "--join-token-file", str(data / "join.token"), "--state", str(tmp_path / "n1")]
-    agent = await asyncio.create_subprocess_exec(WALRAS, "agent", *options, env=trusted)
+    agent = await _agent(url, data, trusted)
     try:
         for _ in range(400):
             if "n1" in w.live_state.nodes:
@@ -90,10 +87,7 @@ async def test_a_server_with_its_own_certificate_is_reached_by_its_tokens_alone(
                     break
             await asyncio.sleep(0.1)
         own = {**os.environ, "WALRAS_SERVER": found["url"], "WALRAS_TOKEN_FILE": str(data / "admin.token")}
-        options = ["--node", "n1", "--shape", "cx1", "--accelerator", "c", "--accelerators", "1", "--emulated"]
-        options += ["--cpus", "1", "--memory", "1GB", "--server", found["url"], "--state", str(tmp_path / "n1")]
-        options += ["--join-token-file", str(data / "join.token")]
-        agent = await asyncio.create_subprocess_exec(WALRAS, "agent", *options, env=own)
+        agent = await _agent(found["url"], data, own)
         for _ in range(60):
             nodes = await _command("nodes", own)
             assert nodes.returncode == 0, nodes.stderr
@@ -107,6 +101,14 @@ async def test_a_server_with_its_own_certificate_is_reached_by_its_tokens_alone(
         for process in filter(None, (agent, server)):
             process.terminate()
             await process.wait()
+
+
+async def _agent(url: str, data: Path, environment: dict[str, str]) -> asyncio.subprocess.Process:
+    """An agent of machine n1, started with the join token in the server's folder."""
+    options = ["--node", "n1", "--shape", "cx1", "--accelerator", "c", "--accelerators", "1", "--emulated"]
+    options += ["--cpus", "1", "--memory", "1GB", "--server", url, "--state", str(data.parent / "n1")]
+    options += ["--join-token-file", str(data / "join.token")]
+    return await asyncio.create_subprocess_exec(WALRAS, "agent", *options, env=environment)
 
 
 async def _command(name: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[bytes]":

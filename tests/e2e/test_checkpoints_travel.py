@@ -21,6 +21,7 @@ from tests.support.object_stores import bucket_of_s3
 from tests.support.quiet_run import RESUME_JOB, run_alone
 from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
 from walras.storage.checkpoint_store import SERVER_STORE
+from walras.wire import Manifest
 from workers.agent.checkpoints import local_folder
 
 __all__ = ["bucket_of_s3"]
@@ -187,13 +188,23 @@ def drain_and_lose(apart: Apart) -> None:
 STORED = {"store": SERVER_STORE, "checkpoint_dir": "/srv/walras/jobs/1"}
 
 
+async def saved_by(server: AgentStand) -> Manifest:
+    """What an attempt commits that is stopped while it trains."""
+    await server.start(LOOP, **STORED)
+    await server.report("progress")
+    await server.send(a_stop())
+    await server.report("ended", 40)
+    manifest: Manifest = server.of_type("committed")[0].manifest
+    return manifest
+
+
 async def test_a_commit_counts_once_the_store_has_it_and_an_agent_that_was_killed_takes_it_up(
     server: AgentStand,
 ) -> None:
     """kill -9 of the agent while the newest state leaves: the next one sends it, and then tells the end."""
     agent = server.begin()
     await server.start(LOOP, **STORED)
-    await server.until(lambda: server.of_type("progress"), 40, "it trains")
+    await server.report("progress")
     server.gives_content.clear()
     await server.send(a_stop(grace_s=10.0))
     await server.until(lambda: server.offered_content, 40, "the upload has begun")
@@ -213,11 +224,7 @@ async def test_a_commit_counts_once_the_store_has_it_and_an_agent_that_was_kille
 
 async def test_a_checkpoint_that_is_here_is_not_fetched_and_a_damaged_copy_is(server: AgentStand) -> None:
     agent = server.begin()
-    await server.start(LOOP, **STORED)
-    await server.until(lambda: server.of_type("progress"), 40, "it trains")
-    await server.send(a_stop())
-    await server.report("ended", 40)
-    resume = server.of_type("committed")[0].manifest
+    resume = await saved_by(server)
     for attempt, damage in ((2, False), (3, True)):
         server.asked_content.clear()
         if damage:
@@ -229,18 +236,13 @@ async def test_a_checkpoint_that_is_here_is_not_fetched_and_a_damaged_copy_is(se
         assert bool(server.asked_content) is damage
         await server.send(a_stop(attempt))
         await server.until(lambda n=attempt: len(server.of_type("ended")) == n, 40, "it ends")
-        resume = resume if not damage else server.of_type("committed")[-1].manifest
 
 
 @pytest.mark.parametrize("what", ["gone", "lying"])
 async def test_a_checkpoint_that_the_store_does_not_have_is_named_in_the_refusal(server: AgentStand, what: str) -> None:
     """The server falls back by it; the machine is not at fault."""
     agent = server.begin()
-    await server.start(LOOP, **STORED)
-    await server.until(lambda: server.of_type("progress"), 40, "it trains")
-    await server.send(a_stop())
-    await server.report("ended", 40)
-    resume = server.of_type("committed")[0].manifest
+    resume = await saved_by(server)
     shutil.rmtree(local_folder(agent.state, "/srv/walras/jobs/1"))
     if what == "gone":
         del server.content[resume.content]

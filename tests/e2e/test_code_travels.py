@@ -164,22 +164,26 @@ def pair(serve_all: Serve) -> RealServer:
     return server
 
 
+def users_folder(folder: Path, text: str, more_code: str = "", hold: str = "false") -> Path:
+    """A folder that exists nowhere else, with a script, the text that it reads, and a job file."""
+    user = folder / "home"
+    (user / "data").mkdir(parents=True)
+    (user / "data" / "text").write_text(text)
+    (user / "train.py").write_text(TRAIN + more_code)
+    job = f"run: [{sys.executable}, train.py]\nworkdir: .\nhold: {hold}\nresources: {{accelerators: a}}\n"
+    (user / "job.yaml").write_text(job)
+    return user
+
+
 def submit(server: RealServer, folder: Path) -> int:
     """`walras submit` in the user's folder; returns the job's number."""
-    done = server.command("submit", "job.yaml", "-q", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return int(server.told("submit", "job.yaml", "-q", cwd=folder))
 
 
 def test_a_folder_that_exists_nowhere_else_runs_on_both_machines(pair: RealServer, tmp_path: Path) -> None:
     """`workdir: .` runs wherever the job lands; what was edited since runs as edited."""
-    user = tmp_path / "home"
-    (user / "data").mkdir(parents=True)
     go = tmp_path / "go"
-    stay = f"import time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)\n"
-    (user / "train.py").write_text(TRAIN + stay)
-    (user / "data" / "text").write_text("first")
-    (user / "job.yaml").write_text(f"run: [{sys.executable}, train.py]\nworkdir: .\nresources: {{accelerators: a}}\n")
+    user = users_folder(tmp_path, "first", f"import time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)\n")
     jobs = [submit(pair, user), submit(pair, user)]
     (user / "data" / "text").write_text("second")
     jobs.append(submit(pair, user))
@@ -225,15 +229,13 @@ def test_results_are_here_once_the_job_has_succeeded(pair: RealServer, tmp_path:
     assert "gone: No such file" in shown
     assert "out/link is no regular file" in shown
     assert "out/pipe is no regular file" in shown
-    done = server.command("fetch", str(job), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    server.told("fetch", str(job), cwd=tmp_path)
     got = {path.relative_to(tmp_path / f"job-{job}") for path in (tmp_path / f"job-{job}").rglob("*")}
     assert {str(path) for path in got} == {"out", "out/deep", "out/deep/model.bin", "result.json", ".walrasignore"}
     assert (tmp_path / f"job-{job}/out/deep/model.bin").read_bytes() == b"w" * 5_000_000
     (tmp_path / "train.py").touch()
     assert [file.path for file in snapshot_folder(tmp_path).files if file.path.startswith(f"job-{job}/")] == []
-    part = server.command("fetch", str(job), "out/deep", "--to", "part", cwd=tmp_path)
-    assert part.returncode == 0
+    server.told("fetch", str(job), "out/deep", "--to", "part", cwd=tmp_path)
     assert not (tmp_path / "part/result.json").exists()
     assert (tmp_path / "part/out/deep/model.bin").stat().st_size == 5_000_000
     assert "is there already" in server.command("fetch", str(job), cwd=tmp_path).stderr
@@ -244,22 +246,17 @@ def test_code_that_a_restore_did_not_bring_back_is_named_and_may_be_sent_again(
     pair: RealServer, tmp_path: Path
 ) -> None:
     """The job is held with the name of what it lacks, and runs once the folder was sent again."""
-    user = tmp_path / "home"
-    offered = f"run: [{sys.executable}, train.py]\nworkdir: .\nhold: true\nresources: {{accelerators: a}}\n"
-    (user / "data").mkdir(parents=True)
-    (user / "train.py").write_text(TRAIN)
-    (user / "data" / "text").write_text("restored")
-    (user / "job.yaml").write_text(offered)
+    user = users_folder(tmp_path, "restored", hold="true")
     job = submit(pair, user)
     content = pair.data / "content"
     for path in [*content.glob("??/*")]:
         path.unlink()
-    assert pair.command("release", str(job)).returncode == 0
+    pair.told("release", str(job))
     wait_for(lambda: "is not with the server" in (pair.job(job)["detail"] or ""), 60, "it is held by name")
     assert pair.state(job) == "HELD"
     assert "is not with the server" in pair.command("explain", str(job)).stdout
     submit(pair, user)
-    assert pair.command("release", str(job)).returncode == 0
+    pair.told("release", str(job))
     pair.until_state(job, "SUCCEEDED", 60)
 
 
@@ -268,7 +265,7 @@ def test_a_job_cancelled_while_it_runs_leaves_what_it_had(pair: RealServer, tmp_
     spec = {"run": [sys.executable, "-c", script], "workdir": None, "outputs": "log.txt", "grace_period": 1}
     job = pair.submit(resources={"accelerators": "a"}, **spec)
     wait_for(lambda: "up" in pair.log(job, 1), 30, "the script is up")
-    assert pair.command("cancel", str(job), cwd=tmp_path).returncode == 0
+    pair.told("cancel", str(job))
     pair.until_state(job, "CANCELLED", 40)
     fetch = ("fetch", str(job), "--to", "got")
     wait_for(lambda: pair.command(*fetch, cwd=tmp_path).returncode == 0, 30, "it is kept")

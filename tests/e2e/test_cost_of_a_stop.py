@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, A, RealServer
-from tests.support.waiting import wait_for
+from tests.support.real_server import FIFO, A, Serve, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -52,31 +51,28 @@ assert state.done == {STEPS * EPOCHS}, state.done
 """
 
 
-def test_a_preempted_job_repeats_at_most_one_step(tmp_path: Path) -> None:
+def test_a_preempted_job_repeats_at_most_one_step(serve: Serve, tmp_path: Path) -> None:
     """An urgent job takes all machines once each of the others is at its place; they go on where they were."""
     pool = A | {"shape": "ax5", "accelerators": len(PLACES), "cpus": 10, "memory": "5GB"}
     (script := tmp_path / "trainer.py").write_text(TRAINER)
-    server = RealServer(tmp_path, [pool], FIFO)
-    try:
-        server.start().start_agent(pool=pool)
-        done = {place: tmp_path / f"steps of {place}" for place in PLACES}
-        jobs = {
-            place: server.submit(
-                run=[sys.executable, str(script), place, str(path)], envs={"STAY_S": "8"}, grace_period="30s"
-            )
-            for place, path in done.items()
-        }
-        for place, job in jobs.items():
-            wait_for(lambda job=job: "here" in server.log(job, 1), 60.0, f"job {job} is at {place}")  # type: ignore[misc]
-        urgent = server.submit(run="true", priority=90, resources={"accelerators": f"a:{len(PLACES)}"})
-        server.until_state(urgent, "SUCCEEDED", 90.0)
-        for job in jobs.values():
-            server.until_state(job, "SUCCEEDED", 90.0)
-        for place, path in done.items():
-            attempts = server.job(jobs[place])["attempt_list"]
-            assert [attempt["state"] for attempt in attempts] == ["PREEMPTED", "SUCCEEDED"], place
-            times = Counter(path.read_text().splitlines())
-            assert len(times) == STEPS * EPOCHS, place
-            assert times.total() <= STEPS * EPOCHS + 1, (place, times)
-    finally:
-        server.close()
+    server = serve([pool], FIFO)
+    server.start_agent(pool=pool)
+    done = {place: tmp_path / f"steps of {place}" for place in PLACES}
+    jobs = {
+        place: server.submit(
+            run=[sys.executable, str(script), place, str(path)], envs={"STAY_S": "8"}, grace_period="30s"
+        )
+        for place, path in done.items()
+    }
+    for place, job in jobs.items():
+        wait_for(lambda job=job: "here" in server.log(job, 1), 60.0, f"job {job} is at {place}")  # type: ignore[misc]
+    urgent = server.submit(run="true", priority=90, resources={"accelerators": f"a:{len(PLACES)}"})
+    server.until_state(urgent, "SUCCEEDED", 90.0)
+    for job in jobs.values():
+        server.until_state(job, "SUCCEEDED", 90.0)
+    for place, path in done.items():
+        attempts = server.job(jobs[place])["attempt_list"]
+        assert [attempt["state"] for attempt in attempts] == ["PREEMPTED", "SUCCEEDED"], place
+        times = Counter(path.read_text().splitlines())
+        assert len(times) == STEPS * EPOCHS, place
+        assert times.total() <= STEPS * EPOCHS + 1, (place, times)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
+from tests.support.real_server import CPU_POOL, FIFO, A, RealServer, Serve, wait_for
 
 pytestmark = pytest.mark.slow
 
-POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB"}
 SCRIPT = """
 import os, sys, time, torch
 from walras.training import Loop
@@ -39,11 +38,11 @@ for epoch in loop.epochs():
 FLOPS = 2 * 2 * 100 * 50
 
 
-@pytest.fixture
-def cluster(serve: Serve, tmp_path: Path) -> RealServer:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    server = serve([{**POOL, "emulated": False}], FIFO)
-    server.start_agent("n1", {**POOL, "emulated": False})
+@pytest.fixture(scope="module")
+def cluster(serve_all: Serve) -> RealServer:
+    server = serve_all([CPU_POOL], FIFO)
+    (server.folder / "train.py").write_text(SCRIPT)
+    server.start_agent("n1", CPU_POOL)
     return server
 
 
@@ -61,9 +60,8 @@ def test_a_profile_is_published_as_it_is_made(cluster: RealServer) -> None:
     """`walras cloud profile run --publish` tells the server the facts of the job's kind before a job of it has run."""
     job = {"run": [sys.executable, "train.py"], "workdir": str(cluster.folder), "profile": "profiled"}
     (cluster.folder / "job.yaml").write_text(json.dumps(job))
-    told = cluster.command("cloud", "profile", "run", str(cluster.folder / "job.yaml"), "--steps", "10", "--publish")
-    assert told.returncode == 0, told.stderr
-    assert "the server knows kind profiled now" in told.stdout
+    told = cluster.told("cloud", "profile", "run", str(cluster.folder / "job.yaml"), "--steps", "10", "--publish")
+    assert "the server knows kind profiled now" in told
     found = facts(cluster, "profiled")
     assert (found["source"], found["facts"]["flops_per_sample"]) == ("stated", FLOPS)
     assert found["facts"]["batch_per_accelerator"] == 16
@@ -83,10 +81,9 @@ def test_a_job_counts_its_model_for_the_server(cluster: RealServer) -> None:
     cluster.kill()
     cluster.start()
     assert facts(cluster, "gang") == told
-    shown = cluster.command("cloud", "profile", "facts")
-    assert shown.returncode == 0, shown.stderr
-    assert "alone" in shown.stdout
-    assert "counted" in shown.stdout
+    shown = cluster.told("cloud", "profile", "facts")
+    assert "alone" in shown
+    assert "counted" in shown
 
 
 def test_a_crash_in_step_3_and_a_lost_loss_are_told(cluster: RealServer) -> None:

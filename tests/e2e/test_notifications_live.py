@@ -1,8 +1,6 @@
 """Notifications of a real server: what was acknowledged is told after kill -9 too, and no address is in a log."""
 
 import json
-import os
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.support.real_server import FIFO, WALRAS, A, RealServer, Serve, wait_for
+from tests.support.real_server import FIFO, A, Serve, wait_for
 from walras.resources.notifications import is_signed
 
 pytestmark = pytest.mark.slow
@@ -45,23 +43,16 @@ def receiver() -> Iterator[_Receiver]:
     receiver.server_close()
 
 
-def _walras(server: RealServer, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    return subprocess.run(
-        [WALRAS, "notify", *words], capture_output=True, text=True, timeout=300, input=given, env=environment
-    )
-
-
 def test_what_was_acknowledged_is_told_whenever_the_server_is_killed(serve: Serve, receiver: _Receiver) -> None:
     """Six times: cancelled by another, 200, kill -9, start again. Each is told, under one id of its own, signed."""
     server = serve([A], FIFO, notify={"private_networks": ["127.0.0.0/8"]})
     url = f"http://127.0.0.1:{receiver.server_port}/T0SECRET"
-    added = _walras(server, "add", "-", "--on", "failed", given=url + "\n")
+    added = server.command("notify", "add", "-", "--on", "failed", input=url + "\n")
     assert added.returncode == 0, added.stderr
     key = added.stdout.strip()
     assert "http://127.0.0.1/…" in added.stderr
-    tested = _walras(server, "test", "1")
-    assert (tested.returncode, tested.stdout) == (0, "channel 1 (http://127.0.0.1/…) took it\n"), tested.stderr
+    tested = server.told("notify", "test", "1")
+    assert tested == "channel 1 (http://127.0.0.1/…) took it\n"
     server.call("POST", "/users", {"name": "ops", "settings": {"role": "admin", "projects": ["*"]}})
     token = server.call("POST", "/tokens", {"user": "ops", "role": "admin", "projects": ["*"]})[1]["token"]
     own = (server.data / "admin.token").read_text()
@@ -78,13 +69,12 @@ def test_what_was_acknowledged_is_told_whenever_the_server_is_killed(serve: Serv
     assert all(len(found) == 1 for found in ids.values()), "a double has the id of the first"
     assert len(set.union(*ids.values())) == 6
     assert all(is_signed(key, headers, body, int(headers["webhook-timestamp"])) for headers, body in receiver.requests)
-    shown = _walras(server, "list")
-    assert "http://127.0.0.1/…" in shown.stdout
-    texts = (server.folder / "server.log").read_text() + shown.stdout + added.stderr + tested.stdout
+    shown = server.told("notify", "list")
+    assert "http://127.0.0.1/…" in shown
+    texts = (server.folder / "server.log").read_text() + shown + added.stderr + tested
     assert "T0SECRET" not in texts
-    removed = _walras(server, "remove", "1")
-    assert removed.returncode == 0
-    assert _walras(server, "test", "1").returncode == 2
+    server.told("notify", "remove", "1")
+    assert server.command("notify", "test", "1").returncode == 2
 
 
 def _bodies(receiver: _Receiver) -> list[dict[str, object]]:

@@ -5,12 +5,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import WALRAS, RealServer
+from tests.support.real_server import WALRAS, RealServer, Serve
 from tests.test_pages_for_others import parse_command_line
 
 pytestmark = pytest.mark.slow
@@ -61,41 +60,31 @@ def runs_here(line: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+def cluster(serve_all: Serve) -> RealServer:
     """A cluster with what the pages speak of: two types, people, budgets, and jobs, of which 17 waits."""
-    folder = tmp_path_factory.mktemp("pages")
     pools = [
-        {
-            "shape": "a100x8", "accelerator": "a100", "accelerators": 8, "cpus": 16, "memory": "64GB", "machines": 1,
-            "emulated": True,
-        },
-        {
-            "shape": "v100x4", "accelerator": "v100", "accelerators": 4, "cpus": 8, "memory": "32GB", "machines": 1,
-            "emulated": True,
-        },
+        {"shape": f"{name}x{size}", "accelerator": name, "accelerators": size, "cpus": 2 * size,
+         "memory": f"{8 * size}GB", "machines": 1, "emulated": True}
+        for name, size in (("a100", 8), ("v100", 4))
     ]  # fmt: skip
     rules = {
         "groups": [{"name": "students", "users": ["ada", "bob"]}],
         "budgets": [{"group": "students", "accelerator_h": 200}, {"project": "vision", "month_usd": 500}],
     }
-    server = RealServer(folder, pools, {"policy": {"name": "fifo"}, "rules": rules}).start()
-    try:
-        for pool in pools:
-            server.start_agent(f"{pool['accelerator']}-1", pool)
-        for words in (
-            "add user bob role=user projects=vision",
-            "add project guests",
-            "add project speech",
-            "set project vision limits.fleet=64",
-        ):
-            done = server.command("admin", *words.split())
-            assert done.returncode == 0, done.stderr
-        server.submit(name="many", run="true", array="1-16", project="speech")
-        server.submit(name="waits", run="true", hold=True)
-        server.until_state(16, "SUCCEEDED", 120)
-        yield server
-    finally:
-        server.close()
+    server = serve_all(pools, {"policy": {"name": "fifo"}, "rules": rules})
+    for pool in pools:
+        server.start_agent(f"{pool['accelerator']}-1", pool)
+    for words in (
+        "add user bob role=user projects=vision",
+        "add project guests",
+        "add project speech",
+        "set project vision limits.fleet=64",
+    ):
+        server.told("admin", *words.split())
+    server.submit(name="many", run="true", array="1-16", project="speech")
+    server.submit(name="waits", run="true", hold=True)
+    server.until_state(16, "SUCCEEDED", 120)
+    return server
 
 
 def prepared(cluster: RealServer, folder: Path) -> Path:
@@ -116,12 +105,11 @@ def prepared(cluster: RealServer, folder: Path) -> Path:
 def test_the_commands_of_a_page_run(page: str, cluster: RealServer, tmp_path: Path) -> None:
     """In the order of the page; each ends with success."""
     prepared(cluster, tmp_path)
-    path = f"{Path(WALRAS).parent}:{os.environ['PATH']}"
-    access = {"PATH": path, "WALRAS_SERVER": cluster.url, "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token")}
+    access = cluster.access | {"PATH": f"{Path(WALRAS).parent}:{os.environ['PATH']}"}
     failed = []
     for line in filter(runs_here, commands_of(page)):
         done = subprocess.run(
-            ["bash", "-c", line.replace("TRACE", "TRACE.csv")], cwd=tmp_path, env=os.environ | access,
+            ["bash", "-c", line.replace("TRACE", "TRACE.csv")], cwd=tmp_path, env=access,
             capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         if done.returncode:

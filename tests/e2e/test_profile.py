@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.stall_runs import PLANTS, profiled, seconds
-from tests.support.real_server import FIFO, Serve
+from tests.support.real_server import CPU_POOL, FIFO, Serve
 from walras.profiling.profiles import ProfilingExtent
 
 pytestmark = pytest.mark.slow
@@ -89,9 +89,6 @@ def test_a_script_that_cannot_be_profiled_is_named(
     assert "Traceback" not in told.stderr or "no more data" in told.stderr
 
 
-POOL: dict[str, Any] = {
-    "shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False,
-}  # fmt: skip
 #: A module of the job's is named like a package of ours, and its loader takes its time.
 SLOW_LOADER = """
 import os, time, torch, optimizer
@@ -124,22 +121,19 @@ def test_a_job_is_profiled_on_a_machine_of_the_cluster(serve: Serve, tmp_path: P
         "secrets": {"KEY": {"env": "KEY"}}, "resources": {"accelerators": "cpu:2"},
     }  # fmt: skip
     (project / "job.yaml").write_text(json.dumps(job))
-    server = serve([POOL], FIFO)
-    server.start_agent(pool=POOL)
+    server = serve([CPU_POOL], FIFO)
+    server.start_agent(pool=CPU_POOL)
     # The word `last` is of a home, and other tests submit beside this one.
     here: dict[str, Any] = {"cwd": project, "env": {"KEY": "s3cret", "HOME": str(tmp_path)}}
     asked = ["cloud", "profile", "run", "job.yaml", "--on", "cpu", "--steps", "10", "-o", "json"]
-    found = server.command(*asked, "--publish", **here)
-    assert found.returncode == 0, found.stderr
-    data = json.loads(found.stdout)
+    data = json.loads(server.told(*asked, "--publish", **here))
     assert (data["job"], data["ranks"], data["device"]) == ("slow", 1, "cpu")
     stalls_s = data["stalls_s"]
     assert stalls_s["prepare"] > 0.1, "four items of 30 ms a step"
     assert max(stalls_s, key=lambda name: stalls_s[name] or 0.0) == "prepare"
     assert not (project / "walras-profile-report.json").exists()
-    shown = server.command("cloud", "profile", "show", "last", "-o", "json", **here)
-    assert json.loads(shown.stdout) == data
-    facts = json.loads(server.command("cloud", "profile", "facts", "-o", "json", **here).stdout)
+    assert json.loads(server.told("cloud", "profile", "show", "last", "-o", "json", **here)) == data
+    facts = json.loads(server.told("cloud", "profile", "facts", "-o", "json", **here))
     assert [each["kind"] for each in facts] == [data["kind"]]
     (project / "job.yaml").write_text(json.dumps(job | {"envs": {"PLACE": "there", "UPDATES": 0}}))
     failed = server.command(*asked, **here)

@@ -4,32 +4,26 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import RealServer, server_and_cpu_machine
+from tests.support.real_server import CPU_POOL, FIFO, Serve
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
-    with server_and_cpu_machine(tmp_path, monkeypatch) as server:
-        yield server
-
-
-def test_the_examples_run_as_they_are_written(cluster: RealServer, tmp_path: Path) -> None:
+def test_the_examples_run_as_they_are_written(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each prints what the page says that it shows."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # jobs find our programs first
+    cluster = serve([CPU_POOL], FIFO)
+    cluster.start_agent("n1", CPU_POOL)
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(examples) == 8
     script = tmp_path / "examples.py"
     script.write_text("\n".join(examples))
-    environment = os.environ | {
-        "WALRAS_SERVER": cluster.url, "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token"), "PYTHONUNBUFFERED": "1",
-    }  # fmt: skip
+    environment = cluster.access | {"PYTHONUNBUFFERED": "1"}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     lines = done.stdout.splitlines()

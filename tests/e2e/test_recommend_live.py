@@ -34,17 +34,14 @@ def test_exactly_the_planned_machines_are_rented_and_measured(serve: Serve, tmp_
     """Time for the cheap pool: that one. Less time: the fast one, one machine of it, in time; the plan is shown."""
     server = serve([SLOW, FAST], NOBODY_PAYS)
     file = str(job_file(tmp_path))
-    told = server.command("submit", file, "--recommend", "deadline=1h", "--dry-run", "--yes")
-    assert told.returncode == 0, told.stderr
-    assert "take 1 x kx1/on_demand/default" in told.stdout
+    told = server.told("submit", file, "--recommend", "deadline=1h", "--dry-run", "--yes")
+    assert "take 1 x kx1/on_demand/default" in told
     asked = server.command("submit", file, "--recommend", "deadline=120s")
     assert asked.returncode != 0
     assert "add --yes" in asked.stderr
     assert server.call("GET", "/jobs")[1]["items"] == []
 
-    planned = server.command("submit", file, "--recommend", "deadline=120s", "--yes", "-q")
-    assert planned.returncode == 0, planned.stderr
-    job_id = int(planned.stdout)
+    job_id = int(server.told("submit", file, "--recommend", "deadline=120s", "--yes", "-q"))
     seen: set[tuple[str, int]] = set()
 
     def is_over() -> bool:
@@ -58,7 +55,7 @@ def test_exactly_the_planned_machines_are_rented_and_measured(serve: Serve, tmp_
     detail = server.job(job_id)
     assert [each["pool"] for each in detail["attempt_list"]] == ["vx1/on_demand/default"]
     assert instant_of(detail["ended_at"]) - instant_of(detail["submitted_at"]) <= 120
-    shown = server.command("show", str(job_id)).stdout
+    shown = server.told("show", str(job_id))
     assert "planned 18 steps/s on 1 x v100" in shown
     assert "measured" in shown
 
@@ -69,9 +66,7 @@ def test_a_plan_that_was_wrong_is_told(serve: Serve, tmp_path: Path) -> None:
     # So long that it still runs when it has been told, and asked about again.
     run = [sys.executable, str(JOB), "4000", "0.05", "planned"]
     file = str(job_file(tmp_path, throughput={"v100": 36}, run=run, steps=4000))
-    planned = server.command("submit", file, "--recommend", "budget=20", "--yes", "-q")
-    assert planned.returncode == 0, planned.stderr
-    job_id = int(planned.stdout)
+    job_id = int(server.told("submit", file, "--recommend", "budget=20", "--yes", "-q"))
 
     def told() -> str:
         conditions = server.call("GET", f"/jobs/{job_id}/explain")[1]["conditions"]
@@ -79,10 +74,9 @@ def test_a_plan_that_was_wrong_is_told(serve: Serve, tmp_path: Path) -> None:
 
     assert "planned 36 steps/s" in wait_for(told, 90, "the job is off its plan", lambda: server.job(job_id))
     assert server.job(job_id)["spec"]["limits"]["budget_usd"] == 20
-    again = server.command("cloud", "recommend", "--job", str(job_id))
-    assert again.returncode == 0, again.stderr
-    assert "keeps its goal" in again.stdout
-    assert "leave it where it is" in again.stdout
+    again = server.told("cloud", "recommend", "--job", str(job_id))
+    assert "keeps its goal" in again
+    assert "leave it where it is" in again
 
 
 def test_a_job_that_is_late_by_its_measured_speed_is_moved_with_its_work(serve: Serve, tmp_path: Path) -> None:
@@ -91,9 +85,7 @@ def test_a_job_that_is_late_by_its_measured_speed_is_moved_with_its_work(serve: 
     # Nine minutes at this speed, three by its file: it is late however long it took to start.
     run = ["sh", "-c", f"cd {tmp_path} && exec {sys.executable} {JOB} 10000 0.05 planned"]
     file = str(job_file(tmp_path, throughput={"k80": 60, "v100": 240}, run=run, steps=10_000))
-    planned = server.command("submit", file, "--recommend", "deadline=250s", "--yes", "-q")
-    assert planned.returncode == 0, planned.stderr
-    job_id = int(planned.stdout)
+    job_id = int(server.told("submit", file, "--recommend", "deadline=250s", "--yes", "-q"))
     server.until_running(job_id, timeout_s=60)
     assert server.attempt(job_id)["pool"] == "kx1/on_demand/default"
     wait_for(lambda: server.job(job_id)["steps_per_s"], 120, "its speed is measured", lambda: server.job(job_id))
@@ -129,8 +121,7 @@ def test_a_recommendation_from_the_catalog_is_launched_as_a_pool(serve: Serve, t
     asked = server.command("cloud", "recommend", *words)
     assert "add --yes" in asked.stderr
     assert [each["pool_id"] for each in server.call("GET", "/pools")[1]] == ["kx1/on_demand/default"]
-    launched = server.command("cloud", "recommend", *words, "--yes")
-    assert launched.returncode == 0, launched.stderr
+    server.told("cloud", "recommend", *words, "--yes")
     pool = next(each for each in server.call("GET", "/pools")[1] if each["shape"] == "vx1")
     assert (pool["pool_id"], pool["quota"], pool["provider"]) == ("vx1/on_demand/east", 1, "local")
     server.until_state(1, "SUCCEEDED", 90)

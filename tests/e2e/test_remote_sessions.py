@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.newcomer import unused_port
-from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
+from tests.support.real_server import FIFO, WALRAS, A, RealServer, Serve, processes_of, wait_for
 from workers.control_groups import find_group_parent
 
 pytestmark = pytest.mark.slow
@@ -29,9 +29,9 @@ server.serve_forever()
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealServer, int, int]]:
+def running(serve_all: Serve) -> Iterator[tuple[RealServer, int, int]]:
     """A server, a job that runs there, and the port that it listens on."""
-    server = RealServer(tmp_path_factory.mktemp("sessions"), [A], FIFO).start()
+    server = serve_all([A], FIFO)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # an agent that was started behind nohup
     try:
         server.start_agent()
@@ -41,11 +41,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealServ
         yield server, job, int(told[1])
     finally:
         signal.signal(signal.SIGHUP, before)
-        server.close()
-
-
-def environment(server: RealServer, **changes: str) -> dict[str, str]:
-    return {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"), **changes}
 
 
 def test_a_command_runs_in_the_jobs_place_with_its_input_and_code(running: tuple[RealServer, int, int]) -> None:
@@ -71,7 +66,7 @@ def test_a_command_ends_whatever_its_caller_has_for_input(running: tuple[RealSer
     file.write_text("of a file\n")
     line = f"{WALRAS} exec {job} -- sh -c 'cat; echo end; exit 5'"
     line = f"echo of a pipe | {line}" if given == "pipe" else f"{line} {given}"
-    env = environment(server, FILE=str(file))
+    env = server.access | {"FILE": str(file)}
     done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, timeout=60, check=False)
     first = {"<$FILE": "of a file\n", "pipe": "of a pipe\n"}.get(given, "")
     assert (done.stdout, done.stderr, done.returncode) == (f"{first}end\n", "", 5)
@@ -107,7 +102,7 @@ def test_a_port_of_the_job_is_reached_and_no_other(running: tuple[RealServer, in
     server, job, port = running
     local = unused_port()
     words = [WALRAS, "exec", "--forward", str(job), f"{local}:{port}"]
-    with subprocess.Popen(words, env=environment(server), stdout=subprocess.PIPE, text=True) as forward:
+    with subprocess.Popen(words, env=server.access, stdout=subprocess.PIPE, text=True) as forward:
         try:
             assert forward.stdout is not None
             assert f"port {port} of job {job}" in forward.stdout.readline()
@@ -129,7 +124,7 @@ class Shell:
     def __init__(self, server: RealServer, job: int) -> None:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
-            os.execve(WALRAS, [WALRAS, "exec", str(job)], environment(server, TERM="xterm"))
+            os.execve(WALRAS, [WALRAS, "exec", str(job)], server.access | {"TERM": "xterm"})
         self.seen = b""
         self.until(b"/work")  # the prompt: keys typed before it are flushed
 
@@ -163,7 +158,7 @@ def test_what_a_caller_leaves_behind_a_full_pipe_ends(running: tuple[RealServer,
     server, job, _ = running
     sleeper = f"sleep {70_000 + os.getpid()}"
     words = [WALRAS, "exec", str(job), "--", *sleeper.split()]
-    with subprocess.Popen(words, env=environment(server), stdin=subprocess.PIPE) as caller:
+    with subprocess.Popen(words, env=server.access, stdin=subprocess.PIPE) as caller:
         assert caller.stdin is not None
         wait_for(lambda: _found(sleeper), 20, "it sleeps")
         os.set_blocking(caller.stdin.fileno(), False)

@@ -1,5 +1,6 @@
 """A real job with roles: a trainer and two rollouts on unlike machines, over the addresses that they are given."""
 
+import contextlib
 import json
 import re
 import signal
@@ -41,8 +42,15 @@ def _rewards(server: RealServer, job: int, attempt: int) -> dict[int, float]:
     return {int(step): float(reward) for step, reward in found}
 
 
-def _rollouts() -> list[psutil.Process]:
-    return [each for each in processes_of(SCRIPT) if "rollout" in each.cmdline() and each.environ().get("WALRAS_ROLE")]
+def _rollouts(server: RealServer) -> list[psutil.Process]:
+    """Of this server's job: a test beside this one may have some, too."""
+    found = []
+    for process in processes_of(SCRIPT):
+        with contextlib.suppress(psutil.Error):  # it has ended since
+            is_ours = process.cwd() == str(server.folder) and process.environ().get("WALRAS_ROLE")
+            if is_ours and "rollout" in process.cmdline():  # a shell that starts one has it within a word
+                found.append(process)
+    return found
 
 
 def test_a_trainer_learns_from_rollouts_on_other_machines_and_all_resume_together(serve: Serve, tmp_path: Path) -> None:
@@ -55,7 +63,7 @@ def test_a_trainer_learns_from_rollouts_on_other_machines_and_all_resume_togethe
     said = server.call("GET", f"/jobs/{job}/explain")[1]["why"]
     assert said.startswith("has trainer 0 on a1 (log of rank 0), rollout 0 on b1 (log of rank 1), rollout 1 on b2")
     wait_for(lambda: server.recorded(job), 60.0, "a checkpoint", lambda: server.job(job))
-    _rollouts()[0].send_signal(signal.SIGKILL)
+    _rollouts(server)[0].send_signal(signal.SIGKILL)
     server.until_running(job, 2)
     assert server.job(job)["attempt_list"][0]["signal"] == signal.SIGKILL
     resumed = [step for attempt, step, _ in server.recorded(job) if attempt == 1][-1]
@@ -78,7 +86,7 @@ def test_a_trainer_learns_from_rollouts_on_other_machines_and_all_resume_togethe
     first = _rewards(server, job, 1)
     assert sum(first[step] for step in range(5)) / 5 < 0.3
     assert sum(rewards[step] for step in range(STEPS - 5, STEPS)) / 5 > 0.6
-    assert not _rollouts()
+    assert not _rollouts(server)
 
 
 def test_a_rollout_that_may_be_is_started_again_alone(serve: Serve, tmp_path: Path) -> None:
@@ -86,8 +94,7 @@ def test_a_rollout_that_may_be_is_started_again_alone(serve: Serve, tmp_path: Pa
     server = serve([A, B], WALRAS)
     job = _trains(server, tmp_path, restarts=2)
     server.until_step(job, 20)
-    killed = _rollouts()[0]
-    killed.send_signal(signal.SIGKILL)
+    _rollouts(server)[0].send_signal(signal.SIGKILL)
     server.until_state(job, "SUCCEEDED", 120.0)
     assert len(server.job(job)["attempt_list"]) == 1
     logs = server.log(job, 1, 1) + server.log(job, 1, 2)

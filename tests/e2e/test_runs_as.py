@@ -4,14 +4,13 @@ import json
 import os
 import pwd
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
+from tests.support.real_server import FIFO, A, RealServer, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -75,11 +74,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
             found.close()
 
 
-def walras(server: RealServer, *words: str, **tokens: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "WALRAS_SERVER": server.url, **tokens}
-    return subprocess.run([WALRAS, *words], env=env, capture_output=True, text=True, timeout=300, check=False)
-
-
 def test_ranks_are_the_users_and_nothing_of_roots_is_theirs(server: RealServer) -> None:
     """Identity, folder, socket and output; a checkpoint that travels; a command in the job's place; a moved job."""
     state = server.agents["n1"].state
@@ -98,8 +92,7 @@ def test_ranks_are_the_users_and_nothing_of_roots_is_theirs(server: RealServer) 
         "supervisor": "PermissionError",
     }  # fmt: skip
 
-    admin = {"WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    done = walras(server, "exec", str(job), "--", "sh", "-c", "id -u; id -g; cat /etc/shadow", **admin)
+    done = server.command("exec", str(job), "--", "sh", "-c", "id -u; id -g; cat /etc/shadow")
     assert done.stdout.split() == [str(NOBODY.pw_uid), str(NOBODY.pw_gid)]
     assert "Permission denied" in done.stderr
 
@@ -109,7 +102,7 @@ def test_ranks_are_the_users_and_nothing_of_roots_is_theirs(server: RealServer) 
     server.until_state(job, "HELD", 60)
     assert server.call("POST", f"/jobs/{job}/release")[0] == 200
     wait_for(lambda: "resumed" in server.log(job, 2), 60, "it goes on from its checkpoint", lambda: server.job(job))
-    assert "made-here" in walras(server, "show", str(job), **admin).stdout
+    assert "made-here" in server.told("show", str(job))
     assert server.call("POST", f"/jobs/{job}/cancel")[0] == 200
 
 
@@ -119,9 +112,8 @@ def test_a_user_without_an_account_there_is_told_so(server: RealServer) -> None:
     assert status == 201
     file = server.folder / "job.yaml"
     file.write_text("run: [id]\nresources: {accelerators: a}\n")
-    done = walras(server, "submit", str(file), WALRAS_TOKEN=answer["token"])
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"\d+", done.stdout)
-    assert found, done.stdout
+    told = server.told("submit", str(file), env={"WALRAS_TOKEN": answer["token"]})
+    found = re.search(r"\d+", told)
+    assert found, told
     job, said = int(found[0]), "gives user 'ada' no account to run as"
     wait_for(lambda: said in json.dumps(server.job(job)), 60, "it is told", lambda: server.job(job))

@@ -3,14 +3,12 @@
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from scheduler.live.store.event_journal import replay_folder
-from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
+from tests.support.real_server import FIFO, WALRAS, A, RealServer, Serve, processes_of, wait_for
 from workers.supervisor_protocol import rank_log
 
 pytestmark = pytest.mark.slow
@@ -23,17 +21,8 @@ RENTING = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-@pytest.fixture
-def server(folder: Path) -> Iterator[RealServer]:
-    server = RealServer(folder, [A], FIFO, lease="150s")
-    try:
-        yield server.start()
-    finally:
-        server.close()
+def server(serve: Serve) -> RealServer:
+    return serve([A], FIFO, lease="150s")
 
 
 def test_an_acknowledged_submit_survives_kill_9_right_after_the_201(server: RealServer) -> None:
@@ -52,12 +41,11 @@ def test_an_acknowledged_submit_survives_kill_9_right_after_the_201(server: Real
     assert b"6 starts" in told.stdout
 
 
-def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server: RealServer, folder: Path) -> None:
+def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server: RealServer) -> None:
     """kill -9 in mid-run: the same processes go on, every line once, one attempt; what ended meanwhile is known."""
     agent = server.start_agent()
     script = "echo pid $$; i=0; until [ -e go ]; do i=$((i+1)); echo line $i; sleep 0.2; done"
-    job_id = server.call("POST", "/jobs", {"run": script, "workdir": str(folder)})[1]["id"]
-    short = server.call("POST", "/jobs", {"run": "echo next", "workdir": str(folder)})[1]["id"]
+    job_id, short = server.submit(run=script), server.submit(run="echo next")
     wait_for(lambda: "line 3\n" in server.log(job_id, 1), 30, "the job runs")
     known = len(server.log(job_id, 1).splitlines())
     server.kill()
@@ -65,11 +53,10 @@ def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server:
     wait_for(lambda: len(lines().splitlines()) > known + 8, 30, "it goes on while nobody serves it")
     server.start()
     assert server.state(job_id) == "RUNNING"
-    (folder / "go").touch()
-    wait_for(lambda: server.state(job_id) == "SUCCEEDED", 40, "the job ends")
-    wait_for(lambda: server.state(short) == "SUCCEEDED", 40, "the next one too")
-    job = server.call("GET", f"/jobs/{job_id}")[1]
-    assert [attempt["attempt"] for attempt in job["attempt_list"]] == [1]
+    (server.folder / "go").touch()
+    for job in (job_id, short):
+        server.until_state(job, "SUCCEEDED", 40)
+    assert [attempt["attempt"] for attempt in server.job(job_id)["attempt_list"]] == [1]
     log = server.log(job_id, 1).splitlines()
     assert len(log) > known + 5, "it went on while nobody served it"
     assert (log[0][:4], log[1:]) == ("pid ", [f"line {i}" for i in range(1, len(log))])
@@ -87,30 +74,25 @@ def test_control_c_ends_the_server_and_its_solver_without_a_traceback(server: Re
     assert "SpawnProcess" not in told
 
 
-def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(folder: Path) -> None:
+def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(serve: Serve) -> None:
     """The local provider finds its machine again after kill -9; revocation takes all of it; a stop leaves none."""
-    server = RealServer(folder, [SPOT], RENTING, lease="150s")
-    try:
-        server.start()
-        spec = {"run": "for i in $(seq 3000); do sleep 0.2; done", "workdir": str(folder)}
-        job_id = server.call("POST", "/jobs", spec)[1]["id"]
-        wait_for(lambda: server.state(job_id) == "RUNNING", 60, "a machine is rented and the job runs")
-        machine = server.call("GET", "/nodes")[1][0]["node_id"]
-        server.kill()
-        server.start()
-        assert server.state(job_id) == "RUNNING"
-        assert [node["node_id"] for node in server.call("GET", "/nodes")[1]] == [machine]
-        revoked = server.call("POST", "/pools:revoke", {"pool_id": "sx1/spot/default", "notice_s": 1})
-        assert revoked == (200, {"nodes": [machine]})
-        wait_for(lambda: server.call("GET", f"/jobs/{job_id}")[1]["attempts"] == 2, 60, "it starts on another machine")
-        attempts = server.call("GET", f"/jobs/{job_id}/attempts")[1]
-        assert attempts[0]["state"] in ("NODE_LOST", "PREEMPTED")
-        assert attempts[0]["usd"] > 0
-        wait_for(lambda: not processes_of(server.data / "machines" / machine), 10, "all of it is gone")
-        assert server.stop() == 0
-        wait_for(lambda: not processes_of(server.data), 10, "a stop leaves none")
-    finally:
-        server.close()
+    server = serve([SPOT], RENTING, lease="150s")
+    job_id = server.submit(run="for i in $(seq 3000); do sleep 0.2; done")
+    server.until_state(job_id, "RUNNING")
+    machine = server.call("GET", "/nodes")[1][0]["node_id"]
+    server.kill()
+    server.start()
+    assert server.state(job_id) == "RUNNING"
+    assert [node["node_id"] for node in server.call("GET", "/nodes")[1]] == [machine]
+    revoked = server.call("POST", "/pools:revoke", {"pool_id": "sx1/spot/default", "notice_s": 1})
+    assert revoked == (200, {"nodes": [machine]})
+    wait_for(lambda: server.job(job_id)["attempts"] == 2, 60, "it starts on another machine")
+    attempts = server.call("GET", f"/jobs/{job_id}/attempts")[1]
+    assert attempts[0]["state"] in ("NODE_LOST", "PREEMPTED")
+    assert attempts[0]["usd"] > 0
+    wait_for(lambda: not processes_of(server.data / "machines" / machine), 10, "all of it is gone")
+    assert server.stop() == 0
+    wait_for(lambda: not processes_of(server.data), 10, "a stop leaves none")
 
 
 def test_a_server_killed_while_it_starts_keeps_its_port(server: RealServer) -> None:

@@ -1,8 +1,6 @@
 """Agents in allocations of a real Slurm: what Slurm takes away, gives back, and refuses."""
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import yaml
 
 from tests.support.attempts import ROOT
 from tests.support.quiet_run import RESUME_JOB, run_alone
-from tests.support.real_server import WALRAS, RealServer, processes_of, wait_for
+from tests.support.real_server import RealServer, processes_of, wait_for
 from tests.support.slurm_cluster import SlurmCluster, slurm_cluster
 
 pytestmark = pytest.mark.slow
@@ -64,19 +62,6 @@ def server_over(slurm: SlurmCluster, folder: Path, pools: list[dict[str, Any]], 
         yield server.start()
     finally:
         server.close()
-
-
-def walras(server: RealServer, *arguments: str) -> str:
-    """What a command prints to an administrator of the server."""
-    environment = {
-        **os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"),
-        "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
-    ran = subprocess.run(
-        [WALRAS, *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
 
 
 def nodes(server: RealServer) -> list[dict[str, Any]]:
@@ -135,9 +120,9 @@ def test_a_time_limit_is_a_notice_and_pools_are_launched_by_command(slurm: Slurm
     with server_over(slurm, tmp_path, [idle], time="1m") as server:
         file = ("--on", "slurm", "-f", str(tmp_path / "pools.yaml"))
         for _ in range(2):
-            assert "1 to 2 allocations" in walras(server, "admin", "agents", "launch", *file)
+            assert "1 to 2 allocations" in server.told("admin", "agents", "launch", *file)
         wait_for(lambda: len(nodes(server)) == 1, 60.0, "the least is there, and no job")
-        assert "t4x1/spot/default" in walras(server, "admin", "agents", "status", *file)
+        assert "t4x1/spot/default" in server.told("admin", "agents", "status", *file)
         time.sleep(RENT_KEEP_S)
         assert len(pilots_of(slurm)) == 1, "none below the least, none above it"
         job_id = server.submit(run=[sys.executable, "-c", "import time; time.sleep(600)"], grace_period="2s")
@@ -149,7 +134,7 @@ def test_a_time_limit_is_a_notice_and_pools_are_launched_by_command(slurm: Slurm
         # Who looks too late to see it leave still finds its job stopped, and not lost.
         assert was_seen or server.job(job_id)["attempt_list"][0]["state"] == "PREEMPTED"
         assert server.job(job_id)["restarts"] == 0
-        walras(server, "admin", "agents", "stop", *file)
+        server.told("admin", "agents", "stop", *file)
         server.call("POST", f"/jobs/{job_id}/cancel")
         wait_for(lambda: not pilots_of(slurm), GIVEN_BACK_S + 10.0, "a drained pool holds nothing")
 
@@ -159,6 +144,6 @@ def test_a_slurm_that_refuses_is_named_where_people_look(slurm: SlurmCluster, tm
     with server_over(slurm, tmp_path, [T4], partitions={"default": "later"}) as server:
         job_id = server.submit(run=SLEEP)
         words = "invalid partition specified: later"
-        wait_for(lambda: words in " ".join(walras(server, "explain", str(job_id)).split()), 30.0, "Slurm's words")
+        wait_for(lambda: words in " ".join(server.told("explain", str(job_id)).split()), 30.0, "Slurm's words")
         slurm.output("scontrol", "create", "PartitionName=later", "Nodes=ALL")
         server.until_state(job_id, "SUCCEEDED", 90.0)

@@ -67,9 +67,9 @@ def test_a_revocation_costs_at_most_one_checkpoint_interval(serve: Serve, tmp_pa
     attempts = sum(attempt["usd"] for attempt in server.job(job_id)["attempt_list"])
     assert money["items"][0]["usd"] == pytest.approx(attempts, rel=1e-6)
     assert money["total_usd"] == pytest.approx(money["used_usd"] + money["idle_usd"])
-    told = server.command("money", "--by", "pool", check=True)
-    assert POOL in told.stdout
-    assert "saved" in told.stdout
+    told = server.told("money", "--by", "pool")
+    assert POOL in told
+    assert "saved" in told
     assert money["on_demand_usd"] > 1.5 * money["total_usd"] > 0
 
 
@@ -103,10 +103,7 @@ def test_one_with_slack_is_on_spot_through_a_revocation_and_one_without_on_deman
 
 
 ELASTIC_JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_spot_job.py"
-SMALL_SPOT = {
-    **A, "shape": "sx1", "accelerator": "s", "market": "spot", "provider": "local", "usd_per_h": 1.0, "quota": 1,
-    "notice": "5s",
-}  # fmt: skip
+SMALL_SPOT = SPOT | {"notice": "5s"}
 MARKET = {
     "policy": {"name": "walras"},
     "rules": {
@@ -218,8 +215,7 @@ def test_jobs_go_where_the_price_falls_and_lose_no_step(serve: Serve, tmp_path: 
         "batch": {"global": 6}, "checkpoint": {"interval": "10m"}, "workdir": str(tmp_path),
     }  # fmt: skip
     many.write_text(yaml.safe_dump({"collection": "pair", "defaults": shared, "jobs": jobs}))
-    told = server.command("submit", str(many), "-q", check=True)
-    numbers = [int(line) for line in told.stdout.split()]
+    numbers = [int(line) for line in server.told("submit", str(many), "-q").split()]
     assert len(numbers) == 2
 
     def pools() -> list[str | None]:
@@ -263,8 +259,7 @@ def test_the_plan_reaches_the_ranks_and_a_revocation_costs_no_more_than_it(serve
     assert measured, told["checkpoint_detail"]
     assert float(measured[1]) < 2.5, "and not five seconds"
     assert "the pool states exponential 30s" in told["checkpoint_detail"]
-    shown = server.command("explain", str(job_id), check=True)
-    assert "checkpoints: every" in shown.stdout
+    assert "checkpoints: every" in server.told("explain", str(job_id))
     known = len(server.recorded(job_id))
     wait_for(lambda: len(server.recorded(job_id)) >= known + 3, 40.0, "the ranks keep to it")
     kept_s = server.job(job_id)["checkpoint_every_s"]

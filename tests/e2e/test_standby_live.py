@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgres_server import running_postgres
-from tests.support.real_server import WALRAS, A, wait_for
+from tests.support.real_server import A, wait_for
 from tests.support.standby_pair import StandbyPair
 from tests.support.stores import shared_postgres
 
@@ -112,10 +111,7 @@ def test_a_leader_whose_loop_hangs_gives_up_and_shows_where(pair: StandbyPair) -
 
 def test_the_command_line_asks_the_next_address(pair: StandbyPair) -> None:
     """Of two addresses with a comma between them the one that leads is found."""
-    env = {"WALRAS_SERVER": ",".join(reversed(pair.urls)), "WALRAS_TOKEN_FILE": str(pair.data / "admin.token")}
-    done = subprocess.run([WALRAS, "nodes"], env={"PATH": "/usr/bin:/bin", "HOME": str(pair.folder), **env},
-                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    pair.told("nodes", env={"WALRAS_SERVER": ",".join(reversed(pair.urls))})
 
 
 def test_a_database_that_restarts_ends_the_leader_and_loses_nothing(tmp_path: Path) -> None:

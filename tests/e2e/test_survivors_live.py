@@ -13,31 +13,12 @@ from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
 
 pytestmark = pytest.mark.slow
 
-#: Trains for ever, and never saves by itself. Its argument is what it says of its layout.
-SCRIPT = """
-import sys, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from walras.training import Checkpoint, Loop
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(200, 200))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-loop = Loop(Checkpoint(model=model, optimizer=optimizer, every_s=None, layout=sys.argv[1] or None))
-loop.resume()
-print("begins at", loop.step, flush=True)
-for step in loop.steps(range(100_000)):
-    optimizer.zero_grad()
-    model(torch.ones(4, 200)).sum().backward()
-    optimizer.step()
-    time.sleep(0.05)
-"""
+JOB = Path(__file__).resolve().parents[1] / "support" / "survivor_job.py"
 
 
 @pytest.fixture
-def cluster(serve: Serve, tmp_path: Path) -> RealServer:
+def cluster(serve: Serve) -> RealServer:
     server = serve([A], FIFO, lease="12s")
-    (tmp_path / "gang.py").write_text(SCRIPT)
     server.start_agent("n1")
     server.start_agent("n2")
     return server
@@ -55,9 +36,8 @@ def lose(agent: AgentProcess, *, frozen: bool) -> None:
 @pytest.mark.parametrize("layout", ["", "sharded"])
 def test_the_machine_that_is_left_saves_for_the_gang(cluster: RealServer, frozen: bool, layout: str) -> None:
     """Rank 0's machine is the one that is lost. At most one step is; a sharded layout keeps its older checkpoint."""
-    script = str(cluster.folder / "gang.py")
     job_id = cluster.submit(
-        run=[sys.executable, script, layout], num_nodes=2, grace_period="10s", resources={"accelerators": "a:2"}
+        run=[sys.executable, str(JOB), layout], num_nodes=2, grace_period="10s", resources={"accelerators": "a:2"}
     )
     cluster.until_step(job_id, 20)
     first = cluster.attempt(job_id)["placement"][0].partition(":")[0]

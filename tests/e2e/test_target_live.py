@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ pytestmark = pytest.mark.slow
 TOLERANCE = 0.25
 
 
-@pytest.fixture
-def cluster(serve: Serve, tmp_path: Path) -> RealServer:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    server = serve([A], FIFO)
+@pytest.fixture(scope="module")
+def cluster(serve_all: Serve) -> RealServer:
+    server = serve_all([A], FIFO)
+    (server.folder / "train.py").write_text(SCRIPT)
     server.start_agent("n1")
     return server
 
@@ -36,7 +34,7 @@ def explained(server: RealServer, job: int) -> dict[str, Any]:
     return found
 
 
-def test_what_is_foreseen_comes_true(cluster: RealServer, tmp_path: Path) -> None:
+def test_what_is_foreseen_comes_true(cluster: RealServer) -> None:
     """Half-way, `walras explain` tells the step at which the loss will be at its target within 25 %; the server may die
     meanwhile, and knows afterwards what it knew."""
     job = submit(cluster, 0.2, steps=20_000, envs={"UNTIL": "0.2", "STAY_AT": "2000"})
@@ -54,7 +52,7 @@ def test_what_is_foreseen_comes_true(cluster: RealServer, tmp_path: Path) -> Non
         return max(foreseen, default=0.0) >= 1500
 
     wait_for(look, 120, "it is half-way", lambda: foreseen)
-    (tmp_path / "go on").touch()
+    (cluster.folder / "go on").touch()
     wait_for(lambda: (look(), cluster.state(job) == "SUCCEEDED")[1], 120, "the job gets there")
     # A machine that is slow to reach the server again after its restart lets the attempt end: another one goes on.
     found = re.search(r"there at step (\d+)", "".join(cluster.log(job, attempt) for attempt in range(1, 9)))

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import no_compiler  # noqa: F401  before torch
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -138,10 +138,6 @@ class SupervisedAttempt:
             connection.connect(self.plan.control_socket)
             connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def ask_status(self) -> list[dict[str, Any]]:
-        """What the supervisor answers to an agent that has just come."""
-        return ask_status(self.plan.control_socket)
-
     def close(self) -> None:
         if (self.folder / SUPERVISOR_FILE).exists():
             processes.send_signal([self.supervisor_pid], signal.SIGCONT)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from typing import Any, Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from tests.support.waiting import until
 from walras.job_needs import OutputsCollected
@@ -75,7 +76,7 @@ class FakeAgentServer:
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=8 * 1024**2)
+        app = web.Application(client_max_size=8 * 1024**2, middlewares=[self._admit])
         app.router.add_post("/agent/v1/register", self._register)
         app.router.add_post("/agent/v1/heartbeat", self._heartbeat)
         app.router.add_post("/agent/v1/logs", self._take_log)
@@ -119,13 +120,15 @@ class FakeAgentServer:
 
     # ------------------------------------------------------------------------------------------- calls
 
-    def _refusal(self, request: web.Request, token: str) -> web.Response | None:
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.is_down:
             self.refused += 1
             return web.Response(status=503)
+        token = self.join_token if request.path.endswith("/register") else self.credential
         if request.headers.get("Authorization") != f"Bearer {token}":
             return web.Response(status=401)
-        return None
+        return await handler(request)
 
     def _identity_refusal(self, told: ClusterIdentity | None, *, with_incarnation: bool) -> web.Response | None:
         here = self.cluster
@@ -136,8 +139,6 @@ class FakeAgentServer:
         return _problem("other_incarnation", "restored", here) if with_incarnation else None
 
     async def _register(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.join_token):
-            return refusal
         message = Register.model_validate_json(await request.read())
         self.registered.append(message)
         if refusal := self._identity_refusal(message.cluster, with_incarnation=False):
@@ -151,8 +152,6 @@ class FakeAgentServer:
         return web.json_response(text=answer.model_dump_json())
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.credential):
-            return refusal
         message = Heartbeat.model_validate_json(await request.read())
         if refusal := self._identity_refusal(message.cluster, with_incarnation=True):
             return refusal
@@ -191,8 +190,6 @@ class FakeAgentServer:
             return
 
     async def _give_content(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.credential):
-            return refusal
         name = request.match_info["name"]
         self.asked_content.append(name)
         await self.gives_content.wait()
@@ -201,14 +198,10 @@ class FakeAgentServer:
         return web.Response(body=self.content[name])
 
     async def _say_missing(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.credential):
-            return refusal
         names = (await request.json())["names"]
         return web.json_response({"names": [name for name in names if name not in self.content]})
 
     async def _take_chunk(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.credential):
-            return refusal
         self.offered_content.append(request.match_info["name"])
         body = await request.read()
         await self.gives_content.wait()
@@ -218,21 +211,15 @@ class FakeAgentServer:
         return web.Response(status=204)
 
     async def _take_tree(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.credential):
-            return refusal
         tree = ContentTree.model_validate_json(await request.read())
         self.content[tree.name] = tree.encoded()
         return web.json_response({"name": tree.name})
 
     async def _take_outputs(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.credential):
-            return refusal
         self.outputs.append(OutputsCollected.model_validate_json(await request.read()))
         return web.Response(status=204)
 
     async def _take_log(self, request: web.Request) -> web.Response:
-        if refusal := self._refusal(request, self.credential):
-            return refusal
         key = (int(request.query["job_id"]), int(request.query["attempt"]), int(request.query["rank"]))
         self.uploads.append(dict(request.query))
         content = await request.read()

@@ -14,6 +14,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import no_compiler  # noqa: F401  before torch
 import torch
 import torch.distributed as dist
 from torch import nn

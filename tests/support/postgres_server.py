@@ -3,10 +3,8 @@
 import importlib.util
 import itertools
 import os
-import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.newcomer import unused_port
 from tests.support.not_here import not_here
 
 _numbers = itertools.count(1)
@@ -24,12 +23,11 @@ class PostgresServer:
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self.folder, self._programs = folder, programs
-        self.port = _free_port()
+        self.port = unused_port()
         self._user = "nobody" if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
         if self._user is not None:
-            owner = pwd.getpwnam(self._user)
-            os.chown(folder, owner.pw_uid, owner.pw_gid)
+            shutil.chown(folder, self._user)
         self._run("initdb", "-D", str(folder / "db"), "-U", "walras", "-A", "trust", "-N", "--locale=C", "-E", "UTF8")
 
     def start(self) -> None:
@@ -66,8 +64,7 @@ class PostgresServer:
     def add_tablespace(self, name: str, folder: Path) -> None:
         """Have databases able to lie in this folder, which the server's user can reach."""
         if self._user is not None:
-            owner = pwd.getpwnam(self._user)
-            os.chown(folder, owner.pw_uid, owner.pw_gid)
+            shutil.chown(folder, self._user)
         sql = f"CREATE TABLESPACE {name} LOCATION '{folder}'"
         subprocess.run([*self._line("psql"), "-c", sql, "postgres"], check=True, capture_output=True)
 
@@ -103,9 +100,3 @@ def _programs() -> Path:
         why = "no PostgreSQL here: `make postgresql` installs Debian's, and the extra `postgresql` its driver"
         not_here("postgresql", why)
     return installed[-1].parent
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import yaml
@@ -19,9 +19,6 @@ import yaml
 from tests.support.agent_process import AgentProcess
 from tests.support.waiting import wait_for
 from walras.units import parse_size
-
-if TYPE_CHECKING:
-    import pytest
 
 WALRAS = str(Path(sys.executable).parent / "walras")
 #: First in line, first served; nothing is preempted unless a test does it.
@@ -124,11 +121,21 @@ class RealServer:
             with error:
                 return error.code, json.loads(error.read())
 
+    @property
+    def access(self) -> dict[str, str]:
+        """The environment of an administrator's commands."""
+        return os.environ | {"WALRAS_SERVER": self.url, "WALRAS_TOKEN_FILE": str(self.data / "admin.token")}
+
     def command(self, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
         """What `walras WORDS` answers to the administrator; `env`: more variables."""
-        access = {"WALRAS_SERVER": self.url, "WALRAS_TOKEN_FILE": str(self.data / "admin.token")}
-        env = os.environ | access | options.pop("env", {})
+        env = self.access | options.pop("env", {})
         return subprocess.run([WALRAS, *words], env=env, capture_output=True, text=True, timeout=300, **options)
+
+    def told(self, *words: str, **options: Any) -> str:
+        """What a command prints that has to succeed."""
+        done = self.command(*words, **options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def submit(self, **spec: Any) -> int:
         """A job in a folder of its own, unless the spec says otherwise."""
@@ -175,13 +182,8 @@ class RealServer:
 
     def recorded(self, job_id: int) -> list[tuple[int, int, str]]:
         """(attempt, step, path) of every checkpoint that counts, oldest first."""
-        with contextlib.closing(
-            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=300)
-        ) as database:
-            rows = database.execute(
-                "SELECT attempt, step, path FROM checkpoints WHERE job_id = ? ORDER BY attempt, step", [job_id]
-            )
-            return [(int(attempt), int(step), str(path)) for attempt, step, path in rows]
+        rows = self.rows(f"SELECT attempt, step, path FROM checkpoints WHERE job_id = {job_id} ORDER BY attempt, step")
+        return [(int(attempt), int(step), str(path)) for attempt, step, path in rows]
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What a query of the database answers."""
@@ -207,16 +209,3 @@ def processes_of(folder: Path) -> list[psutil.Process]:
             if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
                 found.append(process)
     return found
-
-
-@contextlib.contextmanager
-def server_and_cpu_machine(folder: Path, monkeypatch: "pytest.MonkeyPatch") -> Iterator[RealServer]:
-    """A server and one machine of `CPU_POOL`, whose jobs find the programs of this environment first on their path."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    server = RealServer(folder, [CPU_POOL], FIFO)
-    try:
-        server.start()
-        server.start_agent("n1", CPU_POOL)
-        yield server
-    finally:
-        server.close()

@@ -10,7 +10,6 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.debian_packages import unpacked
+from tests.support.newcomer import unused_port
 from tests.support.waiting import PATIENCE
 
 #: Debian installs them under these names by links. Under others they do not know that they are daemons.
@@ -102,7 +102,7 @@ class SlurmCluster:
         nodes, devices = [], []
         for node, gres in NODES.items():
             _, kind, count = gres.split(":")
-            port = _free_port()
+            port = unused_port()
             for number in range(int(count)):
                 (self.folder / f"{kind}-{number}").touch()
             nodes.append(
@@ -112,7 +112,7 @@ class SlurmCluster:
             file = self.folder / f"{kind}-[0-{int(count) - 1}]"
             devices.append(f"NodeName={node} Name=gpu Type={kind} File={file}")
         text = _SETTINGS.format(
-            folder=self.folder, port=_free_port(), user=getpass.getuser(), plugins=plugins, kill_wait=KILL_WAIT_S,
+            folder=self.folder, port=unused_port(), user=getpass.getuser(), plugins=plugins, kill_wait=KILL_WAIT_S,
             nodes="\n".join(nodes),
         )  # fmt: skip
         (self.folder / "slurm.conf").write_text(text)
@@ -202,12 +202,6 @@ class SlurmCluster:
         """Ids of jobs that are not over, of some states or of all."""
         chosen = [f"--states={','.join(states)}"] if states else []
         return self.output("squeue", "-h", "-o", "%i", *chosen).split()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import no_compiler  # noqa: F401  before torch
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

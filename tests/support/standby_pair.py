@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.newcomer import unused_port
 from tests.support.real_server import FIFO, WALRAS, RealServer, wait_for
 
 
@@ -19,7 +19,7 @@ class StandbyPair(RealServer):
     def __init__(self, folder: Path, store: str, pools: list[dict[str, Any]], **more: Any) -> None:
         super().__init__(folder, pools, FIFO, **more)
         self._store = store
-        self._ports = _free_ports()
+        self._ports = unused_port(), unused_port()
         self._servers: list[subprocess.Popen[bytes] | None] = [None, None]
 
     def start(self) -> "StandbyPair":
@@ -82,9 +82,8 @@ class StandbyPair(RealServer):
     def kill_leader(self) -> int:
         """`kill -9`; returns which one it was."""
         which = self.leader
-        process = None if which is None else self._servers[which]
         assert which is not None
-        assert process is not None
+        process = self.process_of(which)
         process.kill()
         process.wait(300)
         return which
@@ -108,10 +107,3 @@ class StandbyPair(RealServer):
                 process.kill()
                 process.wait(300)
         super().close()
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1]), int(other.getsockname()[1])

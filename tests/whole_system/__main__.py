@@ -33,10 +33,6 @@ class Outcome:
     kept: list[int]
     actors: tuple[str, ...] = ()
 
-    @property
-    def digest(self) -> int:
-        return hash(tuple(self.story))
-
 
 #: Kinds of faults that are left out; `_PAIRS`: all of them, and two actors meet instead.
 _without: set[str] = set()

@@ -57,13 +57,9 @@ class Actor:
         key: str = "",
     ) -> tuple[int, Any]:
         """The answer of a call; (0, None) without one. `may`: the statuses that do not break the promise."""
-        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {token or self.world.admin_token}", "Content-Type": "application/json"}
-        headers |= {"Idempotency-Key": key} if key else {}
-        base = f"http://10.0.0.2:{self.world.port}"
-        url = f"{base}{path}" if path.startswith("/") else f"{base}/api/v1/{path}"
+        whole = path if path.startswith("/") else f"/api/v1/{path}"
         try:
-            status, answer = await self.world.network.call(self.name, method, url, headers, content, 10.0)
+            status, answer = await self.world.send(method, whole, body, self.name, token=token, key=key)
         except (aiohttp.ClientError, TimeoutError):
             return 0, None
         is_short = status in (401, 503) and not self.world.is_calm  # it starts, or cannot write

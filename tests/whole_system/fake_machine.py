@@ -311,6 +311,19 @@ class _PlayedPort:
 
 
 @contextlib.contextmanager
+def replaced(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    """(place, name, value): while it lasts, the names have these values there."""
+    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
+    for place, name, value in changes:
+        setattr(place, name, value)
+    try:
+        yield
+    finally:
+        for place, name, value in before:
+            setattr(place, name, value)
+
+
+@contextlib.contextmanager
 def installed(loop: VirtualLoop, machines: list[Machine]) -> Iterator[None]:
     """While it lasts, `workers` finds these machines where it looks for the kernel."""
     ports = iter(range(20_000, 1_000_000))
@@ -353,11 +366,5 @@ def installed(loop: VirtualLoop, machines: list[Machine]) -> Iterator[None]:
         (follower_module, "end_of", lambda _: contextlib.nullcontext(asyncio.Event())),
         (os, "fsync", lambda _: None),
     ]
-    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
-    for place, name, value in changes:
-        setattr(place, name, value)
-    try:
+    with replaced(changes):
         yield
-    finally:
-        for place, name, value in before:
-            setattr(place, name, value)

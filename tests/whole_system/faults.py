@@ -275,22 +275,24 @@ async def _rogue(world: "World") -> None:
     """A machine that holds the join token and says what it likes."""
     token = world._data.join_token_file.read_text().strip()
     facts = {"shape": "rogue", "accelerator": "r", "accelerators": 1, "cpus": 1.0, "memory_bytes": 1 << 30}
-    url = f"http://10.0.0.2:{world.port}/agent/v1"
-
-    async def post(path: str, credential: str, body: object) -> tuple[int, bytes]:
-        headers = {"Authorization": f"Bearer {credential}", "Content-Type": "application/json"}
-        return await world.network.call("rogue", "POST", f"{url}/{path}", headers, json.dumps(body).encode(), 5.0)
-
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        status, answer = await post("register", token, {"node_id": "rogue", "facts": facts})
-        if status != 200:
-            return
-        credential = json.loads(answer)["credential"]
-        for report_id in (10**30, 2**63, 1):
+        credential = await _registered(world, "rogue", token, {"node_id": "rogue", "facts": facts})
+        for report_id in (10**30, 2**63, 1) if credential else ():
             report = {"type": "notice", "report_id": report_id, "gone_in_s": 1e308}
-            await post("heartbeat", credential, {"node_id": "rogue", "resync": True, "reports": [report]})
-        report = {"type": "newer", "report_id": 2, "what": "nobody knows"}
-        await post("heartbeat", credential, {"node_id": "rogue", "reports": [report]})
+            await _beat(world, "rogue", credential, {"node_id": "rogue", "resync": True, "reports": [report]}, 5.0)
+        if credential:
+            report = {"type": "newer", "report_id": 2, "what": "nobody knows"}
+            await _beat(world, "rogue", credential, {"node_id": "rogue", "reports": [report]}, 5.0)
+
+
+async def _registered(world: "World", who: str, token: str, message: object) -> str:
+    """The credential of a machine that speaks for itself; empty for one that is refused."""
+    status, answer = await world.send("POST", "/agent/v1/register", message, who, token=token, timeout_s=5.0)
+    return str(json.loads(answer)["credential"]) if status == 200 else ""
+
+
+async def _beat(world: "World", who: str, credential: str, message: object, timeout_s: float) -> None:
+    await world.send("POST", "/agent/v1/heartbeat", message, who, token=credential, timeout_s=timeout_s)
 
 
 async def _twin(world: "World", name: str) -> None:
@@ -301,16 +303,9 @@ async def _twin(world: "World", name: str) -> None:
     facts = {
         "shape": f"a{count}", "accelerator": "a", "accelerators": count, "cpus": 64.0, "memory_bytes": 64 << 30,
     }  # fmt: skip
-    url = f"http://10.0.0.2:{world.port}/agent/v1"
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    content = json.dumps({"node_id": name, "facts": facts, "boot_id": boot_id}).encode()
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        status, answer = await world.network.call("twin", "POST", f"{url}/register", headers, content, 5.0)
-        if status != 200:
-            return
-        credential = json.loads(answer)["credential"]
-        headers["Authorization"] = f"Bearer {credential}"
-        beat = json.dumps({"node_id": name, "resync": True}).encode()
-        for _ in range(5):
-            await world.network.call("twin", "POST", f"{url}/heartbeat", headers, beat, 10.0)
+        message = {"node_id": name, "facts": facts, "boot_id": boot_id}
+        credential = await _registered(world, "twin", token, message)
+        for _ in range(5 if credential else 0):
+            await _beat(world, "twin", credential, {"node_id": name, "resync": True}, 10.0)
             await asyncio.sleep(1.0)

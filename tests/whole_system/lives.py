@@ -154,4 +154,3 @@ class AgentLife:
     began_at: float
     agent: Agent | None = None
     store: AgentStore | None = None
-    is_frozen: bool = False

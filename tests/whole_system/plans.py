@@ -116,6 +116,7 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20, *, is_calm: bool = F
     _stand_by(Random(f"standby {seed}"), plan)
     _gather(Random(f"many gangs {seed}"), plan)
     _meet(Random(f"actors {seed}"), plan)
+    plan.faults.sort(key=lambda fault: fault.at)
     return plan
 
 
@@ -131,7 +132,6 @@ def _gather(chance: Random, plan: Plan) -> None:
             plan.jobs[number] = at, replace(script, work_s=max(script.work_s, 50.0)), spec
     kinds = {"break_gang": 2, "cut_off": 2, "kill_agent": 2, "kill_rank": 3, "weather": 1}
     plan.faults += [_fault(chance, plan, kinds) for _ in range(chance.choice((2, 5)))]
-    plan.faults.sort(key=lambda fault: fault.at)
 
 
 def _meet(chance: Random, plan: Plan) -> None:
@@ -169,7 +169,6 @@ def _rent(chance: Random, plan: Plan) -> None:
     booting = Random(f"booting {plan.seed}")
     for _ in range(booting.choice((0, 0, 1, 2))):
         plan.faults.append(Fault(booting.uniform(0.0, 40.0), "take_booting", "", booting.choice((0.5, 1.5, 2.5))))
-    plan.faults.sort(key=lambda fault: fault.at)
 
 
 #: Names, with how often each is drawn: what solves programs costs several times the processor time.
@@ -248,7 +247,6 @@ def _aim(chance: Random, plan: Plan) -> None:
     if chance.random() < 0.5:
         kinds = dict.fromkeys(chance.choice(_AIMED), 1)
         plan.faults += [_fault(chance, plan, kinds) for _ in range(chance.choice((3, 6, 10)))]
-        plan.faults.sort(key=lambda fault: fault.at)
 
 
 #: The server dies so soon after somebody has stopped what runs, s.
@@ -266,7 +264,6 @@ def _stop(chance: Random, plan: Plan) -> None:
         else:
             fault = Fault(at, "hold_and_kill", chance.choice(plan.jobs)[1].name, after_s)
         plan.faults.append(fault)
-    plan.faults.sort(key=lambda fault: fault.at)
 
 
 def _repair(chance: Random, plan: Plan) -> None:
@@ -279,7 +276,6 @@ def _repair(chance: Random, plan: Plan) -> None:
         plan.faults.append(Fault(at + chance.uniform(5.0, 30.0), "lose_state", name))
     if chance.random() < 0.5:
         plan.faults.append(Fault(at + chance.uniform(5.0, 40.0), "kill_server"))
-    plan.faults.sort(key=lambda fault: fault.at)
 
 
 def _prune(chance: Random, plan: Plan) -> None:
@@ -288,7 +284,6 @@ def _prune(chance: Random, plan: Plan) -> None:
         return
     for _ in range(chance.choice((1, 2, 4))):
         plan.faults.append(Fault(chance.uniform(10.0, FAULTS_UNTIL_S), "prune", "", chance.choice((0.0, 5.0, 20.0))))
-    plan.faults.sort(key=lambda fault: fault.at)
 
 
 def _repeat(chance: Random, plan: Plan) -> None:
@@ -311,7 +306,6 @@ def _stand_by(chance: Random, plan: Plan) -> None:
         return
     for _ in range(chance.choice((1, 2, 3))):
         plan.faults.append(Fault(chance.uniform(5.0, 50.0), "hang", "", chance.choice((4.0, 9.0, 14.0, 25.0))))
-    plan.faults.sort(key=lambda fault: fault.at)
 
 
 _MISHAPS = ("lost", "answer_lost", "cut", "twice", "late")

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from walras.errors import UserError
 from walras.model_facts import Family, Precision, family_of_counts, precision_of
@@ -121,22 +121,12 @@ class RankMeasurement:
     facts: UpdateFacts | None
 
     @classmethod
-    def parse(cls, data: dict[str, Any]) -> "RankMeasurement":
-        """Returns what a rank wrote as JSON. Raises KeyError, TypeError or ValueError if it is malformed."""
-        facts = data["facts"]
-        samples = data["samples_per_batch"]
-        return cls(
-            rank=int(data["rank"]),
-            update_s=tuple(float(seconds) for seconds in data["update_s"]),
-            wait_s=tuple(float(seconds) for seconds in data["wait_s"]),
-            batches_per_update=float(data["batches_per_update"]),
-            samples_per_batch=None if samples is None else int(samples),
-            finite=bool(data["finite"]),
-            device=str(data["device"]),
-            threads=int(data["threads"]),
-            peak_memory_bytes=int(data["peak_memory_bytes"]),
-            facts=None if facts is None else UpdateFacts(**{name: int(value) for name, value in facts.items()}),
-        )
+    def parse(cls, written: bytes) -> "RankMeasurement":
+        """Returns what a rank wrote as JSON. Raises ValueError if it is malformed."""
+        return _RANK_MEASUREMENT.validate_json(written)
+
+
+_RANK_MEASUREMENT = TypeAdapter(RankMeasurement)
 
 
 @dataclass(frozen=True, slots=True)

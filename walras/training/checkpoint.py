@@ -79,17 +79,17 @@ def commit_checkpoint(partial: Path, final: Path, step: int) -> CheckpointRefere
     """Makes the files in `partial` the checkpoint `final`. On return it is complete and durable."""
     files = [_entry(partial / name) for name in sorted(os.listdir(partial))]
     for entry in files:
-        sync_file(partial / str(entry["name"]))
-    sync_folder(partial)
+        sync_path(partial / str(entry["name"]))
+    sync_path(partial)
     if final.exists():
         shutil.rmtree(final)
     os.rename(partial, final)
-    sync_folder(final.parent)
+    sync_path(final.parent)
     digest = _digest(files)
     body = {"format": MANIFEST_FORMAT, "step": step, "files": files, "digest": digest}
     write_synced(final / (MANIFEST + ".partial"), json.dumps(body, indent=1).encode())
     os.rename(final / (MANIFEST + ".partial"), final / MANIFEST)
-    sync_folder(final)
+    sync_path(final)
     return CheckpointReference(path=str(final), digest=digest, step=step)
 
 
@@ -161,16 +161,9 @@ def write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def sync_file(path: Path) -> None:
-    _sync(path, os.O_RDONLY)
-
-
-def sync_folder(path: Path) -> None:
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    handle = os.open(path, flags)
+def sync_path(path: Path) -> None:
+    """Syncs a file, or the names in a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -223,7 +216,8 @@ class Checkpoint:
         #: Plain values (JSON) that are saved and restored with the objects.
         self.values: dict[str, Any] = {}
         self._directory = None if directory is None else Path(directory)
-        self._given = tuple(objects.values())
+        #: The objects as the script gave them, with their wrappers.
+        self.given = tuple(objects.values())
         self._objects = {name: _unwrapped(thing) for name, thing in objects.items()}
         self._root: Path | None = None
         self._attempt = 0
@@ -256,11 +250,6 @@ class Checkpoint:
     def objects(self) -> tuple[Any, ...]:
         """The objects that are saved."""
         return tuple(self._objects.values())
-
-    @property
-    def given(self) -> tuple[Any, ...]:
-        """The objects as the script gave them, with their wrappers."""
-        return self._given
 
     @property
     def is_open(self) -> bool:

@@ -322,7 +322,14 @@ class Loop:
             folder = self._resumed
             assert folder is not None
             reader = self._gang.rank if self._shares is None else 0  # all ranks have read the same
-            self._batch = seek_source(source, place, folder, reader, self._readers, self._log)
+            batch = place.batch_for(self._readers, source.batch_size)
+            if place.ranks != self._readers:
+                self._log(f"saved by {place.ranks} ranks, resumed by {self._readers}: at batch {batch}")
+            self._batch = seek_source(source, folder, reader, batch)
+            if self._batch < batch:
+                self._log(
+                    f"this data cannot be resumed in mid-epoch: epoch {place.epoch} begins again at its first batch"
+                )
         if self._new_samples:
             self._resize(source, self._new_samples)
         # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.

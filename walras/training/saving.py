@@ -324,6 +324,10 @@ class DataPosition:
     ranks: int
     batch_size: int | None
 
+    def batch_for(self, ranks: int, batch_size: int | None) -> int:
+        """Returns the batch at which this is, counted by other ranks and batches."""
+        return rescale_position(self.batch, (self.ranks, self.batch_size), (ranks, batch_size))
+
     def as_saved(self) -> dict[str, Any]:
         """Returns its fields in the checkpoint's JSON."""
         position = {"epoch": self.epoch, "part": self.part, "batch": self.batch}
@@ -344,22 +348,15 @@ def read_batch_choice(folder: Path) -> dict[str, float]:
     return {str(name): float(value) for name, value in read_json(folder, "loop").get("batch_choice", {}).items()}
 
 
-def seek_source(
-    source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, log: Callable[[str], None]
-) -> int:
-    """Moves a source to the position of the checkpoint in the folder; returns how many batches that skips."""
+def seek_source(source: BatchSource, folder: Path, rank: int, batch: int) -> int:
+    """Moves a source to so many batches into its epoch, by what this rank saved in the folder of the checkpoint, if it
+    did; returns how many batches are to be skipped: none of data that cannot begin in the middle.
+    """
     name = f"loader-{rank}"
-    batch = rescale_position(place.batch, (place.ranks, place.batch_size), (readers, source.batch_size))
-    if place.ranks != readers:
-        log(f"saved by {place.ranks} ranks, resumed by {readers}: at batch {batch}")
     if (folder / f"{name}.pt").exists() or (folder / f"{name}.json").exists():
         source.load_state(read_state(folder, name))
         return batch
-    if source.can_skip:
-        return batch
-    if batch > 0:
-        log(f"this data cannot be resumed in mid-epoch: epoch {place.epoch} begins again at its first batch")
-    return 0
+    return batch if source.can_skip else 0
 
 
 def _is_of_rank(name: str, rank: int) -> bool:

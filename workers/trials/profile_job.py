@@ -316,8 +316,8 @@ def _let_end(ranks: LocalRanks) -> None:
 
 def _rank_measurement(folder: Path, rank: int) -> RankMeasurement:
     try:
-        return RankMeasurement.parse(json.loads((folder / f"rank-{rank}.json").read_bytes()))
-    except (ValueError, KeyError, TypeError) as error:
+        return RankMeasurement.parse((folder / f"rank-{rank}.json").read_bytes())
+    except ValueError as error:
         raise ScriptFailed(f"rank {rank} left a result that cannot be read ({error})") from None
 
 

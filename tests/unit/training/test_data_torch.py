@@ -1,13 +1,22 @@
-"""Skipping at the sampler of real torch loaders. Slow only because torch is imported."""
+"""Skipping at the sampler of real torch loaders."""
 
+import json
+import random
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, WeightedRandomSampler
+
+from walras.training import Checkpoint, Loop, saving
+from walras.training.batch_source import resumable_source
+from walras.training.probe import LoaderWatch
 
 pytestmark = pytest.mark.slow
 
 
-class Recording:
+class Recording(Dataset[int]):
     """A map-style dataset that remembers what was read."""
 
     def __init__(self) -> None:
@@ -22,35 +31,26 @@ class Recording:
 
 
 def batches(loader: Any, epoch: int, skip: int = 0) -> list[list[int]]:
-    from walras.training.batch_source import resumable_source
-
     return [[int(x) for x in batch] for batch in resumable_source(loader, seed=3).begin(epoch, skip)]
 
 
 def loaders() -> dict[str, Any]:
-    import torch
-    from torch.utils.data import DataLoader, DistributedSampler, WeightedRandomSampler
-
     generator = torch.Generator().manual_seed(5)
     weighted = WeightedRandomSampler([1.0] * 20, 20)
     return {
-        "shuffled": DataLoader(Recording(), batch_size=3, shuffle=True),  # type: ignore[arg-type]
-        "sequential": DataLoader(Recording(), batch_size=3),  # type: ignore[arg-type]
-        "with a generator": DataLoader(Recording(), batch_size=3, shuffle=True, generator=generator),  # type: ignore[arg-type]
+        "shuffled": DataLoader(Recording(), batch_size=3, shuffle=True),
+        "sequential": DataLoader(Recording(), batch_size=3),
+        "with a generator": DataLoader(Recording(), batch_size=3, shuffle=True, generator=generator),
         "distributed": DataLoader(
-            Recording(),  # type: ignore[arg-type]
-            batch_size=3,
-            sampler=DistributedSampler(Recording(), num_replicas=2, rank=1),  # type: ignore[arg-type]
+            Recording(), batch_size=3, sampler=DistributedSampler(Recording(), num_replicas=2, rank=1)
         ),
-        "weighted": DataLoader(Recording(), batch_size=3, sampler=weighted),  # type: ignore[arg-type]
+        "weighted": DataLoader(Recording(), batch_size=3, sampler=weighted),
     }
 
 
 @pytest.mark.parametrize("name", ["shuffled", "sequential", "with a generator", "distributed", "weighted"])
 def test_the_rest_of_an_epoch_is_the_same_rest(name: str) -> None:
     """After skipping, the same batches follow, nothing skipped is read, and the global generator stays where it was."""
-    import torch
-
     loader = loaders()[name]
     whole = batches(loader, epoch=2)
     torch.manual_seed(99)
@@ -71,8 +71,6 @@ def test_every_epoch_has_an_order_of_its_own(name: str) -> None:
 
 def test_the_scripts_own_loader_is_left_as_it_was() -> None:
     """Iterating through the loop does not change what the loader itself does."""
-    import torch
-
     loader = loaders()["shuffled"]
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     batches(loader, epoch=0, skip=1)
@@ -86,14 +84,6 @@ def test_the_scripts_own_loader_is_left_as_it_was() -> None:
 
 def test_random_states_come_back_exactly() -> None:
     """Python, numpy and torch draw the same numbers after a restore, through JSON."""
-    import json
-    import random
-
-    import numpy as np
-    import torch
-
-    from walras.training import saving
-
     random.gauss(0, 1)
     np.random.standard_normal(3)
     kept = json.loads(json.dumps(saving.capture_random_state()))
@@ -108,9 +98,6 @@ def test_random_states_come_back_exactly() -> None:
 
 def test_a_state_that_could_not_be_loaded_again_is_refused_at_the_first_save(tmp_path: Any) -> None:
     """An object of the script's own class in a state is found out while there is still somebody to read the error."""
-    import torch
-
-    from walras.training import Checkpoint, Loop
 
     class Own:
         pass
@@ -129,10 +116,6 @@ def test_a_state_that_could_not_be_loaded_again_is_refused_at_the_first_save(tmp
 
 def test_a_loss_that_requires_grad_is_reported_without_a_warning() -> None:
     """As the script has it at hand; warnings are errors here."""
-    import torch
-
-    from walras.training import Loop
-
     weights = torch.ones(3, requires_grad=True)
     loop = Loop()
     for _ in loop.steps(range(3)):
@@ -143,8 +126,6 @@ def test_a_loss_that_requires_grad_is_reported_without_a_warning() -> None:
 
 def test_batches_of_another_size_go_on_at_the_same_sample() -> None:
     """A resized loader gives the same order in other pieces, and the script's own loader is left as it is."""
-    from walras.training.batch_source import resumable_source
-
     for name, loader in loaders().items():
         source = resumable_source(loader, seed=3)
         size = source.batch_size
@@ -163,9 +144,7 @@ def test_batches_of_another_size_go_on_at_the_same_sample() -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_worker_processes_skip_what_was_done(persistent: bool) -> None:
     """Also in the first epoch of a process, which is where a resumed job begins."""
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(Recording(), batch_size=3, shuffle=True, num_workers=1, persistent_workers=persistent)  # type: ignore[arg-type]
+    loader = DataLoader(Recording(), batch_size=3, shuffle=True, num_workers=1, persistent_workers=persistent)
     rest = batches(loader, epoch=2, skip=2)
     assert rest == batches(loaders()["shuffled"], epoch=2)[2:]
     assert batches(loader, epoch=2)[2:] == rest
@@ -174,11 +153,7 @@ def test_worker_processes_skip_what_was_done(persistent: bool) -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_worker_processes_read_on_by_other_parts(persistent: bool) -> None:
     """Parts that workers have read ahead are dropped where shares change: each sample comes once, in its step."""
-    from torch.utils.data import DataLoader
-
-    from walras.training.batch_source import resumable_source
-
-    loader = DataLoader(Recording(), batch_size=4, num_workers=1, persistent_workers=persistent)  # type: ignore[arg-type]
+    loader = DataLoader(Recording(), batch_size=4, num_workers=1, persistent_workers=persistent)
     source, own = resumable_source(loader, seed=3), range(1)
     parts = source.parts(0, 0, lambda whole: own)
     found = [[int(x) for x in next(parts)[0]] for _ in range(2)]
@@ -189,16 +164,12 @@ def test_worker_processes_read_on_by_other_parts(persistent: bool) -> None:
 
 def test_a_profile_run_gives_parts_again_without_drawing_them() -> None:
     """Made-up data stand for a loader whose batches are shared, too: each is as large as the one it repeats."""
-    from torch.utils.data import DataLoader
-
-    from walras.training.batch_source import resumable_source
-    from walras.training.probe import LoaderWatch
 
     class Own(DataLoader[int]):
         """Watched alone: the class of everybody else stays as it is."""
 
     LoaderWatch(Own, made_up=True)
-    source = resumable_source(Own(Recording(), batch_size=4), seed=3)  # type: ignore[arg-type]
+    source = resumable_source(Own(Recording(), batch_size=4), seed=3)
     for _ in range(2):
         found = [([int(x) for x in batch], whole) for batch, whole in source.parts(0, 0, lambda whole: range(1, 3))]
         assert found == [([1, 2], 4), ([5, 6], 4), ([1, 2], 4), ([5, 6], 4), ([1, 2], 4)]

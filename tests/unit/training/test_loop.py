@@ -271,7 +271,7 @@ def test_a_failed_checkpoint_neither_ends_training_nor_keeps_the_disk_full(
     loop, left = Loop(Checkpoint(tmp_path, every_steps=2, every_s=None, trace=Trace())), []
     place, name = {
         "write": (checkpoint, "write_state"),
-        "sync": (checkpoint, "sync_file"),
+        "sync": (checkpoint, "sync_path"),
         "manifest": (checkpoint, "write_synced"),
     }[refused]
     works = getattr(place, name)
