@@ -235,7 +235,7 @@ def found_in_containers(plan: AttemptPlan) -> list[int]:
 #: Seconds for processes that are left after all ranks have ended, or after all programs that save.
 LEFTOVER_GRACE_S = 2.0
 #: Seconds between two looks for programs that were started again, at least.
-LOOK_AGAIN_S = 0.2
+LOOK_AGAIN_S = 0.4
 
 
 def _is_any_run(names: Collection[processes.ProcessName], words: Collection[tuple[str, ...]]) -> bool:
@@ -382,7 +382,8 @@ class Ranks:
                 program.has_heirs = True
                 left |= program.pids
             # Its trap has ended, to which it was left.
-            program.waits |= self.have_all_ended and program.is_late and not program.handles_term
+            is_left_alone = self.have_all_ended and program.is_late and not program.was_signalled
+            program.waits |= is_left_alone and not program.handles_term
         left.difference_update(each.name.pid for each in known)
         for heir in programs_among(self._pids(), clients) if left else ():
             if heir.name.pid in left and (heir.name.pid in clients or heir.facts.handles_term):
@@ -391,17 +392,19 @@ class Ranks:
                     heir.signal()
         if self._programs is not None and now >= self._look_at:
             self._look_at = now + LOOK_AGAIN_S
-            self._take_up_restarts(clients)
-        if any(program.waits for program in known):
-            is_quiet = not self._are_waited_for(clients) and not self._news()
-            if not is_quiet or not self._quiet_at:
-                self._quiet_at = now + LEFTOVER_GRACE_S
-            elif now >= self._quiet_at:
-                self._signal_waiting(clients)
+            names = self._names()
+            self._take_up_restarts(names, clients)
+            if any(program.waits for program in self._programs):
+                is_anything_new = any(name.is_alive for name in self._news(names))
+                is_quiet = not is_anything_new and not self._are_waited_for(clients)
+                if not is_quiet or not self._quiet_at:
+                    self._quiet_at = now + LEFTOVER_GRACE_S
+                elif now >= self._quiet_at:
+                    self._signal_waiting(clients)
         if self._programs is not None and self.have_all_ended and self.have_programs_ended:
-            self._newcomers = self._news()
+            self._newcomers = self._news(self._names())
 
-    def _take_up_restarts(self, clients: Collection[int]) -> None:
+    def _take_up_restarts(self, names: list[processes.ProcessName], clients: Collection[int]) -> None:
         """Makes what was started again, as it was and by the same process, programs too.
 
         If the earlier run was stopped, so is this one, and the second time what starts it: `until train; do :; done`
@@ -409,12 +412,12 @@ class Ranks:
         every next run of such a program that handles SIGTERM.
         """
         ended = [each for each in self._programs or () if not each.name.is_alive]
-        news, words = self._news(), {each.facts.words for each in ended}
-        if not ((self._is_late and ended) or _is_any_run(news, words)):
+        news, words = self._news(names), {each.facts.words for each in ended}
+        if not ((self._is_late and ended and news) or _is_any_run(news, words)):
             return
         for found in programs_among(self._pids(), clients):
-            same = [each for each in ended if found.name in news and self._is_next_run(found, each)]
-            if not same:
+            same = [each for each in ended if self._is_next_run(found, each)]
+            if not same or not self._news([found.name]):
                 continue
             savers = [each for each in self._savers(clients) if each.name not in found.above]
             found.waits = all(each.waits for each in same)
@@ -456,10 +459,10 @@ class Ranks:
         programs = [each for each in self._programs or () if each.name.is_alive]
         return [each for each in programs if each.facts.handles_term or not each.pids.isdisjoint(clients)]
 
-    def _news(self) -> list[processes.ProcessName]:
-        """Returns the processes that have started since the stop began, except programs."""
+    def _news(self, names: list[processes.ProcessName]) -> list[processes.ProcessName]:
+        """Returns those of the processes that have started since the stop began, except programs."""
         programs = {each.name for each in self._programs or ()}
-        return [name for name in self._names() if name not in self._before and name not in programs]
+        return [name for name in names if name not in self._before and name not in programs]
 
     def _names(self) -> list[processes.ProcessName]:
         names = (processes.name_process(pid) for pid in self._pids())
