@@ -324,8 +324,8 @@ def test_a_loop_that_starts_a_stopped_program_again_is_stopped(run: Run, tmp_pat
 def test_what_runs_again_and_again_in_the_background_ends_with_the_programs(run: Run, tmp_path: Path) -> None:
     """It is nothing new: not what copies results. A script that waits for its program by looking goes on after it."""
     commands = {
-        "a monitor": bash(f"while true; do date >> seen; sleep 0.5; done & {SAVE}; exit $?"),
-        "a subshell": bash(f"(while sleep 0.5; do date >> seen; done) & {SAVE}; exit $?"),
+        "a monitor": bash(f"while true; do date >> seen; sleep 5; done & {SAVE}; exit $?"),
+        "a subshell": bash(f"(while sleep 5; do date >> seen; done) & {SAVE}; exit $?"),
         "a poll": bash(f"{SAVE} & while kill -0 $!; do sleep 5; done; echo copied; exit 85"),
     }
     stopped = run(commands, env={"SAVE_S": "6"})
