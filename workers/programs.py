@@ -8,7 +8,9 @@ loader and compile workers get no signal. More rules:
 * What the signal would only kill is looked through if something below it has a handler of its own: a script that starts
   another one, the main process of `mp.spawn`. Handlers of runtimes (Go, Java, torch's loader workers) are none.
 * A shell with a trap for SIGTERM is a program as well. A command that it runs in the background is left to the trap if
-  it does not handle SIGTERM, or if the trap sends signals.
+  it does not handle SIGTERM, or if the trap sends signals. Where bash may hide what it runs in the background, all that
+  does not handle SIGTERM is.
+* What runs again as it did when it was stopped, started by the same process, is stopped too, then what starts it.
 * Late, at three quarters of the grace, the signal goes to what was left to a trap, and to a shell with a trap on EXIT
   alone, which ends at it and cleans up.
 * A process that reads what another one of the attempt writes (`| tee log`) is a filter, unless it handles SIGTERM: it
@@ -58,6 +60,11 @@ _ONLY_ITSELF = r"""(?:\s+-(?:s\s+)?["'${}\w]+)?\s+["']?\\?\$\\?(?:\$|\{?BASHPID\
 _SENDS = re.compile(rf"\b(pkill|killall|kill(?!\s+-0\b)(?!{_ONLY_ITSELF}))\b")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION = re.compile(rf"(?:^|[\s;])(?:function\s+)?({_WORD.pattern})\s*(?:\(\s*\)\s*)?\{{")
+#: A subshell, or what may be a function, in the background: `(cd x && train) > log 2>&1 &`, `train &`.
+_BACKGROUND = re.compile(
+    rf"(?:(\))|(?:^|[\n;{{(])[ \t]*(?:(?:do|then|else)[ \t]+)?({_WORD.pattern})\b)"
+    r"(?:>&\d|[^\n;&|()]){0,200}(?<!>)&(?![&>])"
+)
 _END_OF_FUNCTION = re.compile(r"[\n;][ \t]*\}")
 
 
@@ -70,6 +77,8 @@ class TermTrap:
     forwards: bool
     #: Whether the script has a trap for its end.
     on_exit: bool = False
+    #: Whether it runs subshells or functions in the background, which bash does not show as such.
+    hides_background: bool = False
 
 
 def term_trap(text: str) -> TermTrap:
@@ -79,7 +88,9 @@ def term_trap(text: str) -> TermTrap:
     actions = [action for action, names in traps if names & _TERM]
     actions += re.findall(r"\bTRAPTERM(?=\s*\()", text)  # a function of zsh
     on_exit = any(names & _EXIT for _, names in traps)
-    return TermTrap(bool(actions), _sends(text, actions), on_exit)
+    functions = {found[1] for found in _FUNCTION.finditer(text)}
+    hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(text))
+    return TermTrap(bool(actions), _sends(text, actions), on_exit, hides)
 
 
 def _signal_names(names: str, tells_term: bool) -> frozenset[str]:
@@ -209,6 +220,8 @@ class ProcessFacts:
     cleans_up: bool = False
     #: Whether it is a shell whose trap passes SIGTERM on.
     forwards: bool = False
+    #: Whether it is a shell with a trap that may run what is below it in the background.
+    hides_background: bool = False
     #: Whether a container runtime started it for this attempt.
     is_contained: bool = False
 
@@ -260,10 +273,15 @@ def read_processes(pids: Iterable[int]) -> dict[int, ProcessFacts]:
     return {facts.pid: facts for facts in found if facts is not None}
 
 
+def command_line(pid: int) -> tuple[str, ...]:
+    """Returns the words of a process. Raises OSError: it is gone, or may not be read."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return tuple(file.read(_WORDS_MOST).decode(errors="replace").split("\0")[:-1])
+
+
 def _read(pid: int) -> ProcessFacts | None:
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read(_WORDS_MOST).decode(errors="replace").split("\0")[:-1]
+        words = command_line(pid)
         with open(f"/proc/{pid}/status", "rb") as file:
             status = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
         handled, ignored = int(status[b"SigCgt"], 16), int(status[b"SigIgn"], 16)
@@ -279,7 +297,7 @@ def _read(pid: int) -> ProcessFacts | None:
     facts = ProcessFacts(
         pid,
         parent,
-        tuple(words),
+        words,
         executable,
         bool((handled | awaited) & _TERM_BIT) or _is_in_sigwait(pid),
         bool(ignored & _INTERRUPT),
@@ -306,7 +324,7 @@ def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
     ends_at_it = shell.command in _ALWAYS_HANDLE or handled & _ENDS_BASH == _ENDS_BASH
     if ends_at_it and not trap.exists:
         return replace(shell, handles_term=False, cleans_up=trap.on_exit or shell.command not in _ALWAYS_HANDLE)
-    return replace(shell, forwards=trap.forwards)
+    return replace(shell, forwards=trap.forwards, hides_background=trap.hides_background)
 
 
 def _pipe(pid: int, number: int) -> tuple[int, int] | None:
@@ -386,6 +404,8 @@ def _found_at(
         below = at.get(child.pid, [])
         if has_trap and child.ignores_interrupt and not facts.ignores_interrupt:  # left to the trap
             below = [replace(each, is_late=each.is_late or facts.forwards) for each in below if each.facts.handles_term]
+        elif has_trap and facts.hides_background:
+            below = [replace(each, is_late=each.is_late or not each.facts.handles_term) for each in below]
         found += below
     return found
 
@@ -394,16 +414,16 @@ def _is_filter(facts: ProcessFacts, known: Mapping[int, ProcessFacts]) -> bool:
     if facts.reads is None or facts.handles_term:
         return False
     writers = (each for each in known.values() if facts.reads in each.writes and each.pid != facts.pid)
-    return any(not _is_below(each.pid, facts.pid, known) for each in writers)
+    return any(facts.pid not in _line_of(each.pid, known) for each in writers)
 
 
-def _is_below(pid: int, ancestor: int, known: Mapping[int, ProcessFacts]) -> bool:
-    """Returns whether the process is the other one, or descends from it."""
-    seen = set[int]()
-    while pid != ancestor and pid in known and pid not in seen:
-        seen.add(pid)
+def _line_of(pid: int, known: Mapping[int, ProcessFacts]) -> list[int]:
+    """Returns a process and those above it in the attempt, the nearest first."""
+    line = dict[int, None]()
+    while pid in known and pid not in line:
+        line[pid] = None
         pid = known[pid].parent
-    return pid == ancestor
+    return list(line)
 
 
 @dataclass
@@ -414,12 +434,16 @@ class Program:
     facts: ProcessFacts
     #: Processes at and below it, when it was found.
     pids: frozenset[int]
+    #: Processes above it, the nearest first.
+    above: tuple[processes.ProcessName, ...] = ()
     is_late: bool = False
     was_signalled: bool = False
     #: SIGTERM would only kill it, and others save: they may need it until they have.
     waits: bool = False
     #: It has ended, and what it left was looked for.
     has_heirs: bool = False
+    #: How often the same was started again since the stop began, up to this run.
+    restarts: int = 0
 
     @property
     def handles_term(self) -> bool:
@@ -441,5 +465,6 @@ def programs_among(pids: Iterable[int], clients: Collection[int]) -> list[Progra
     for found in find_programs(roots, known, clients):
         if (name := processes.name_process(found.facts.pid)) is not None:
             below = frozenset(_subtree(found.facts.pid, children))
-            programs.append(Program(name, found.facts, below, found.is_late))
+            above = map(processes.name_process, _line_of(found.facts.pid, known)[1:])
+            programs.append(Program(name, found.facts, below, tuple(filter(None, above)), found.is_late))
     return programs

@@ -13,6 +13,7 @@ holds them, and one fixed port; it knows devices by numbers, not by the UUIDs of
 which runs a job's `run`, gets a function of the launcher's name that adds the arguments of the placement.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -26,7 +27,7 @@ from walras.contract import EXIT_MACHINE_UNABLE
 from workers import processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
-from workers.programs import Program, programs_among
+from workers.programs import Program, command_line, programs_among
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 if TYPE_CHECKING:
@@ -233,6 +234,17 @@ def found_in_containers(plan: AttemptPlan) -> list[int]:
 
 #: Seconds for processes that are left after all ranks have ended, or after all programs that save.
 LEFTOVER_GRACE_S = 2.0
+#: Seconds between two looks for programs that were started again, at least.
+LOOK_AGAIN_S = 0.4
+
+
+def _is_any_run(names: Collection[processes.ProcessName], words: Collection[tuple[str, ...]]) -> bool:
+    """Returns whether one of the processes has one of these command lines."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            if command_line(name.pid) in words:
+                return True
+    return False
 
 
 class Ranks:
@@ -249,6 +261,14 @@ class Ranks:
         self._newcomers: list[processes.ProcessName] = []
         #: Whether what ended programs left is looked for.
         self._inherits = False
+        #: Whether most of the grace period is over.
+        self._is_late = False
+        #: Runs of programs that wait which began while others still saved.
+        self._beside_savers = set[processes.ProcessName]()
+        #: What had started a stopped program again and again, and got the signal for it.
+        self._stopped_starters = set[processes.ProcessName]()
+        #: From when on what was started again is looked for.
+        self._look_at = 0.0
         #: From when on programs that cannot save are signalled, unless one saves or has started by then.
         self._quiet_at = 0.0
         #: Ranks in the order in which they ended.
@@ -316,6 +336,7 @@ class Ranks:
             self._programs = programs_among(self._pids(), clients)
             self._before = frozenset(self._names())
         elif is_late:
+            self._is_late = True
             names, runs = {each.name for each in self._programs}, {each.facts.runs for each in self._programs}
             now = programs_among(self._pids(), clients)
             # An orphan is no next run: a program forked it to save, and has ended.
@@ -328,7 +349,7 @@ class Ranks:
             if program.is_late:
                 is_due = is_due and is_late and program.pids.isdisjoint(alive - {own})
             if is_due and is_stop and not program.handles_term:
-                program.waits = program.waits or not is_late
+                program.waits = program.waits or not is_late or program.is_late
             elif is_due:
                 program.signal()
         self._signal_waiting(clients)
@@ -345,10 +366,8 @@ class Ranks:
 
         A shell with a trap does not count for what runs below it: the shell waits for that.
         """
-        programs = [each for each in self._programs or () if each.name.is_alive]
-        savers = [each for each in programs if each.facts.handles_term or not each.pids.isdisjoint(clients)]
-        waiting = [each.name.pid for each in programs if each.waits]
-        return any(own not in saver.pids for own in waiting for saver in savers)
+        waiting = [each.name.pid for each in self._programs or () if each.waits and each.name.is_alive]
+        return any(own not in saver.pids for own in waiting for saver in self._savers(clients))
 
     def inherit(self, clients: Collection[int], now: float) -> None:
         """Makes what ended programs left running programs too, if it handles SIGTERM, and signals it as those were.
@@ -362,20 +381,88 @@ class Ranks:
             if not program.has_heirs and not program.name.is_alive:
                 program.has_heirs = True
                 left |= program.pids
+            # Its trap has ended, to which it was left.
+            is_left_alone = self.have_all_ended and program.is_late and not program.was_signalled
+            program.waits |= is_left_alone and not program.handles_term
         left.difference_update(each.name.pid for each in known)
         for heir in programs_among(self._pids(), clients) if left else ():
             if heir.name.pid in left and (heir.name.pid in clients or heir.facts.handles_term):
                 known.append(heir)
                 if heir.pids.isdisjoint(clients):
                     heir.signal()
-        if any(program.waits for program in known):
-            is_quiet = not self._are_waited_for(clients) and self._before.issuperset(self._names())
-            if not is_quiet or not self._quiet_at:
-                self._quiet_at = now + LEFTOVER_GRACE_S
-            elif now >= self._quiet_at:
-                self._signal_waiting(clients)
+        if self._programs is not None and now >= self._look_at:
+            self._look_at = now + LOOK_AGAIN_S
+            names = self._names()
+            self._take_up_restarts(names, clients)
+            if any(program.waits for program in self._programs):
+                is_anything_new = any(name.is_alive for name in self._news(names))
+                is_quiet = not is_anything_new and not self._are_waited_for(clients)
+                if not is_quiet or not self._quiet_at:
+                    self._quiet_at = now + LEFTOVER_GRACE_S
+                elif now >= self._quiet_at:
+                    self._signal_waiting(clients)
         if self._programs is not None and self.have_all_ended and self.have_programs_ended:
-            self._newcomers = [name for name in self._names() if name not in self._before]
+            self._newcomers = self._news(self._names())
+
+    def _take_up_restarts(self, names: list[processes.ProcessName], clients: Collection[int]) -> None:
+        """Makes what was started again, as it was and by the same process, programs too.
+
+        If the earlier run was stopped, so is this one, and the second time what starts it: `until train; do :; done`
+        would never end. If that one waited, this one does, should it begin once those that save have ended. Late, so is
+        every next run of such a program that handles SIGTERM.
+        """
+        ended = [each for each in self._programs or () if not each.name.is_alive]
+        news, words = self._news(names), {each.facts.words for each in ended}
+        if not ((self._is_late and ended and news) or _is_any_run(news, words)):
+            return
+        for found in programs_among(self._pids(), clients):
+            same = [each for each in ended if self._is_next_run(found, each)]
+            if not same or not self._news([found.name]):
+                continue
+            savers = [each for each in self._savers(clients) if each.name not in found.above]
+            found.waits = all(each.waits for each in same)
+            if found.waits and savers:
+                self._beside_savers.add(found.name)
+            if found.waits and found.name in self._beside_savers and not self.have_all_ended:
+                continue
+            found.restarts = 1 + max(each.restarts for each in same)
+            self._programs = [*(self._programs or ()), found]
+            if not found.waits and found.pids.isdisjoint(clients):
+                found.signal()
+            if not found.waits and found.restarts > 1:
+                needed = {name for saver in savers for name in saver.above}
+                self._stop_starters(set(found.above) - needed, clients)
+
+    def _is_next_run(self, found: Program, ended: Program) -> bool:
+        """Returns whether a process runs what an ended program ran, and was started by the same one."""
+        is_same = found.facts.words == ended.facts.words
+        is_like = self._is_late and found.facts.handles_term and found.facts.runs == ended.facts.runs
+        starter = self._starter(found)
+        return (is_same or is_like) and starter is not None and starter == self._starter(ended)
+
+    def _stop_starters(self, starters: Collection[processes.ProcessName], clients: Collection[int]) -> None:
+        """Signals, once, what has started a program again and again, unless it is a program that was stopped."""
+        programs = {each.name: each for each in self._programs or ()}
+        for name in self._before.intersection(starters) - self._stopped_starters:
+            self._stopped_starters.add(name)
+            if name in programs and not programs[name].was_signalled:
+                programs[name].signal()
+            elif name not in programs and name.pid not in clients:
+                processes.send_signal([name.pid], signal.SIGTERM)
+
+    def _starter(self, program: Program) -> processes.ProcessName | None:
+        """Returns the nearest process above a program that lives, and did when the stop began."""
+        return next((name for name in program.above if name in self._before and name.is_alive), None)
+
+    def _savers(self, clients: Collection[int]) -> list[Program]:
+        """Returns the programs left that handle SIGTERM, or have an in-job client."""
+        programs = [each for each in self._programs or () if each.name.is_alive]
+        return [each for each in programs if each.facts.handles_term or not each.pids.isdisjoint(clients)]
+
+    def _news(self, names: list[processes.ProcessName]) -> list[processes.ProcessName]:
+        """Returns those of the processes that have started since the stop began, except programs."""
+        programs = {each.name for each in self._programs or ()}
+        return [name for name in names if name not in self._before and name not in programs]
 
     def _names(self) -> list[processes.ProcessName]:
         names = (processes.name_process(pid) for pid in self._pids())

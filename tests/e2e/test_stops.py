@@ -14,204 +14,26 @@ import pytest
 
 from tests.support.attempts import STUBBORN, SupervisedAttempt, wait_for
 from tests.support.debian_packages import unpacked
+from tests.support.stopped_programs import (
+    ASKED,
+    CLIENT,
+    DAEMON,
+    GANG,
+    HANDS_ON,
+    IN_C,
+    LEAVES,
+    LOADERS,
+    PLAIN,
+    SAVER,
+    TRAINER,
+)
 from workers import processes
 from workers.control_groups import find_group_parent, remove_group
 from workers.preparation.launcher import ContainerPlace, container_argv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-#: Saves for longer than leftover processes may live, and ends with `CODE`. One `write` a line: ranks share a pipe.
-SAVER = r"""
-import os, signal, sys, time
-def stop(number, frame):
-    sys.stdout.write("caught\n")
-    time.sleep(float(os.environ.get("SAVE_S", "2.6")))
-    sys.stdout.write("saved\n")
-    sys.exit(int(os.environ.get("CODE", "85")))
-signal.signal(signal.SIGTERM, stop)
-sys.stdout.write("up\n")
-while True:
-    time.sleep(0.05)
-"""
-#: Does not handle the signal; `up` once it runs.
-PLAIN = "import time; print('up', flush=True); time.sleep(300)"
 SAVE = "python save.py"
-IN_C = """
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-static volatile sig_atomic_t asked = 0;
-static void stop(int number) { asked = 1; }
-static void *train(void *unused) {
-    puts("up");
-    while (!asked) usleep(50000);
-    puts("caught");
-    usleep(2600000);
-    puts("saved");
-    exit(85);
-}
-int main(int count, char **words) {
-    pthread_t thread;
-    signal(SIGTERM, count > 1 && *words[1] == 'i' ? SIG_IGN : stop);
-    if (count > 1 && *words[1] == 'r') signal(SIGSEGV, stop);
-    setvbuf(stdout, 0, _IONBF, 0);
-    if (count < 2 || *words[1] == 'r') train(0);
-    pthread_create(&thread, 0, train, 0);
-    pthread_exit(0);
-}
-"""
-#: As most trainers do it: a flag, looked at after each step.
-LOADERS = r"""
-import os, signal, sys, time
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-asked = False
-
-def stop(number, frame):
-    global asked
-    if not asked:
-        sys.stdout.write("caught\n")
-    asked = True
-
-class Numbers(Dataset):
-    def __len__(self):
-        return 100_000
-    def __getitem__(self, index):
-        return torch.tensor([float(index)])
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stop)
-    workers = int(os.environ["W"])
-    more = {"multiprocessing_context": os.environ.get("CONTEXT", "fork")} if workers else {}
-    loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, persistent_workers="KEPT" in os.environ, **more)
-    for step, batch in enumerate(loader):
-        if step == 1:
-            sys.stdout.write("up\n")
-        time.sleep(0.1)
-        if asked:
-            time.sleep(float(os.environ.get("SAVE_S", "2.6")))
-            sys.stdout.write("saved\n")
-            sys.exit(85)
-"""
-
-#: Trains with the in-job client; `SAVE_S`, `STEP_S`, `EVALUATE_S`: how long that takes. Handles the signal if told to.
-TRAINER = """
-import os, signal, sys, time
-from walras.training import Checkpoint, Loop
-
-def seconds(name):
-    return float(os.environ.get(name, "0.01"))
-
-if "HANDLES" in os.environ:
-    signal.signal(signal.SIGTERM, lambda *_: (print("caught", flush=True), sys.exit(1)))
-
-class State:
-    def state_dict(self):
-        open("saving", "w").close()
-        time.sleep(seconds("SAVE_S"))
-        return {"n": 1}
-    def load_state_dict(self, state):
-        pass
-
-loop = Loop(Checkpoint(state=State(), every_s=None))
-for epoch in loop.epochs(1000):
-    for step in loop.steps(range(10)):
-        if step == int(os.environ.get("UP_AT", "5")):
-            print("up", flush=True)
-        time.sleep(seconds("STEP_S"))
-    if epoch == 0:
-        print("evaluates", flush=True)
-        until = time.monotonic() + seconds("EVALUATE_S")
-        while time.monotonic() < until:
-            time.sleep(0.05)
-        print("evaluated", flush=True)
-"""
-
-#: A gang whose rank 1 freezes before the exchange of step 12, as if its machine were gone.
-GANG = """
-import os, signal, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from walras.training import Checkpoint, Loop
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(200, 200))
-optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-loop = Loop(Checkpoint(model=model, optimizer=optimizer, every_s=None))
-for step in loop.steps(range(100_000)):
-    optimizer.zero_grad()
-    if step == 12:
-        print("up", flush=True)
-        while loop._gang.rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
-    model(torch.ones(4, 200)).sum().backward()
-    optimizer.step()
-"""
-
-#: Starts its arguments, and ends at the signal without a word to them.
-LEAVES = """
-import os, signal, subprocess, sys
-own = subprocess.Popen(sys.argv[1:])
-signal.signal(signal.SIGTERM, lambda *_: os._exit(85))
-own.wait()
-"""
-
-#: Hands the save to another process at the signal, and ends.
-HANDS_ON = """
-import os, signal, subprocess, sys, time
-def stop(*_):
-    print("caught", flush=True)
-    save = "import time; time.sleep(2.6); print('saved', flush=True)"
-    if sys.argv[1] == "start":
-        subprocess.Popen([sys.executable, "-c", save], start_new_session=True)
-    elif os.fork() == 0:
-        exec(save)
-    os._exit(85)
-signal.signal(signal.SIGTERM, stop)
-print("up", flush=True)
-while True:
-    time.sleep(0.05)
-"""
-
-#: A daemon that runs what its client, `docker`, is told, and passes the client's signals on to the first process alone.
-DAEMON = """
-import json, os, signal, socket, subprocess, sys, threading
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[1])
-listener.listen()
-def serve(connection):
-    told, (output,), _, _ = socket.recv_fds(connection, 1 << 20, 1)
-    own = subprocess.Popen(**json.loads(told), stdout=output, stderr=output, start_new_session=True)
-    os.close(output)
-    connection.sendall(b"%d\\n" % own.pid)
-    code = own.wait()
-    subprocess.run(["pkill", "-KILL", "-s", str(own.pid)])
-    connection.sendall(b"%d\\n" % code)
-print("up", flush=True)
-while True:
-    threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
-"""
-CLIENT = """
-import json, os, signal, socket, sys
-words, env, at = sys.argv[1:], {"PATH": os.environ["PATH"]}, 0
-while words[at] != "an-image":
-    if words[at] == "--env":
-        name, has_value, value = words[at + 1].partition("=")
-        env[name] = value if has_value else os.environ[name]
-    at += 1
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(os.environ["DAEMON"])
-told = {"args": words[at + 1 :], "env": env, "cwd": words[words.index("--workdir") + 1]}
-socket.send_fds(connection, [json.dumps(told).encode()], [1])
-answers = connection.makefile()
-pid = int(answers.readline())
-signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
-sys.exit(int(answers.readline()) % 256)
-"""
-
 Run = Callable[..., dict[str, SupervisedAttempt]]
 
 
@@ -348,11 +170,7 @@ def test_a_filter_ends_with_its_input(run: Run, tmp_path: Path) -> None:
 
 def test_a_shell_that_handles_the_signal_gets_it_too(run: Run, tmp_path: Path) -> None:
     """Its trap runs, at once or after what it runs in the foreground, and may save what its program cannot."""
-    (tmp_path / "asked.py").write_text(
-        "import os, time\nprint('up', flush=True)\n"
-        "while not os.path.exists('asked'): time.sleep(0.05)\n"
-        "print('caught', flush=True); time.sleep(2.6); print('saved', flush=True)\n"
-    )
+    (tmp_path / "asked.py").write_text(ASKED)
     commands = {
         "foreground": bash(f"trap 'echo trapped' TERM; {SAVE}; exit $?"),
         "asks by a file": bash("trap 'touch asked; wait; exit 85' TERM; python asked.py & wait; exit 1"),
@@ -477,6 +295,70 @@ def test_the_next_run_of_a_stopped_program_gets_the_signal_late(run: Run, tmp_pa
     attempts = run(commands, stop_s=12.0)
     assert ends(attempts) == {"seeds": (2, 2, 85, None), "copies": (1, 1, 85, None)}
     assert attempts["copies"].output().endswith("copied\n")
+
+
+def test_a_loop_that_starts_a_stopped_program_again_is_stopped(run: Run, tmp_path: Path) -> None:
+    """At the second time, however much of the grace is left; a script that tries twice goes on after that."""
+    (tmp_path / "loop.py").write_text("import subprocess, sys\nwhile subprocess.run(sys.argv[1:]).returncode: pass\n")
+    (tmp_path / "trains.py").write_text(TRAINER)
+    commands = {
+        "until": bash(f"until {SAVE}; do :; done"),
+        "while, with a pause": ["sh", "-c", f"while ! {SAVE}; do sleep 0.5; done"],
+        "below a pipe": bash(f"(until {SAVE}; do :; done) 2>&1 | cat"),
+        "in Python": ["python", "loop.py", *SAVE.split()],
+        "what cannot save": bash("while true; do python plain.py || true; done"),
+        "a shell that waits": bash("echo up; while [ ! -e never ]; do sleep 0.2 || true; done"),
+        "the in-job client": bash("until python trains.py; do :; done"),
+        "beside another": bash(f"{SAVE} & until python plain.py; do :; done; exit 3"),
+    }
+    stopped = run(commands, env={"SAVE_S": "0.1"})
+    for name, (caught, saved, code, number) in ends(stopped).items():
+        assert (caught, code, number) == (saved, None, 15), (name, said(stopped[name]))
+    tries = {"tries": bash(f"for n in 1 2; do {SAVE} && break; done; echo copied; exit 85")}
+    tried = run(tries, env={"SAVE_S": "0.1"})["tries"]
+    assert (ends({"": tried})[""][2], tried.output()[-7:]) == (85, "copied\n")
+    gang = {"gang": bash(f"until {SAVE}; do :; done")}
+    assert ends(run(gang, ups=2, devices=[0, 1], env={"SAVE_S": "0.5"}))["gang"][2:] == (None, 15)
+
+
+def test_what_runs_again_and_again_in_the_background_ends_with_the_programs(run: Run, tmp_path: Path) -> None:
+    """It is nothing new: not what copies results. A script that waits for its program by looking goes on after it."""
+    commands = {
+        "a monitor": bash(f"while true; do date >> seen; sleep 5; done & {SAVE}; exit $?"),
+        "a subshell": bash(f"(while sleep 5; do date >> seen; done) & {SAVE}; exit $?"),
+        "a poll": bash(f"{SAVE} & while kill -0 $!; do sleep 5; done; echo copied; exit 85"),
+    }
+    stopped = run(commands, env={"SAVE_S": "6"})
+    assert ends(stopped) == dict.fromkeys(commands, (1, 1, 85, None))
+    assert stopped["a poll"].output().endswith("copied\n")
+    for attempt in stopped.values():
+        (stopping,), (ended,) = attempt.events("stopping"), attempt.events("ended")
+        assert ended["at"] - stopping["at"] < 40.0
+
+
+def test_every_seed_after_most_of_the_grace_gets_the_signal(run: Run) -> None:
+    """Not only the one that runs then."""
+    commands = {"seeds": bash(f"set +e; for s in 1 2 3; do {SAVE} --seed $s; done; exit 85")}
+    assert ends(run(commands, stop_s=24.0, env={"SAVE_S": "0.1"})) == {"seeds": (3, 3, 85, None)}
+
+
+def test_what_bash_hides_in_the_background_is_left_to_the_trap(run: Run, tmp_path: Path) -> None:
+    """The last command of a subshell, and a function; in the foreground, such a program ends late."""
+    (tmp_path / "asked.py").write_text(ASKED)
+    (tmp_path / "usr1.py").write_text(SAVER.replace("SIGTERM", "SIGUSR1"))
+    commands = {
+        "a subshell": bash("trap 'touch asked' TERM; (cd . && python asked.py) & wait $! || wait $!; exit 85"),
+        "another signal": bash("trap 'kill -USR1 $P; wait $P' TERM; (cd . && python usr1.py) & P=$!; wait $P"),
+        "a function": bash("train() { python asked.py; }; trap 'wait; exit 85' TERM; train > >(cat) 2>&1 & wait"),
+        "one that saves": bash(
+            f"train() {{ {SAVE}; }}; trap 'kill $P; wait $P || exit 85' TERM; train & P=$!; wait $P"
+        ),
+    }
+    assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    foreground = {"foreground": bash("(sleep 300) & trap 'echo trapped' TERM; python plain.py; exit $?")}
+    assert ends(run(foreground, stop_s=8.0)) == {"foreground": (0, 0, 143, None)}
+    ended = {"ended": bash("trap 'exit 85' TERM; (cd . && python plain.py) & wait")}
+    assert ends(run(ended)) == {"ended": (0, 0, 85, None)}
 
 
 def test_who_does_not_handle_the_signal_ends_at_once(run: Run) -> None:

@@ -57,7 +57,7 @@ from workers.agent.launch import (
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.outputs import OutputCollector
 from workers.agent.remote_sessions import AttemptPlace, RemoteSessions
-from workers.agent.report_store import AgentStore, AttemptOutbox, AttemptPhase, KnownAttempt, ReportOutbox
+from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.agent.starting import AttemptStarts, PendingStart, StartFailure
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, watched_devices
@@ -444,12 +444,11 @@ class Agent:
     def _follow(self, folder: Path, plan: AttemptPlan, journal_offset: int) -> None:
         key = (plan.job_id, plan.attempt, plan.incarnation)
         shipper = LogShipper(self._client, key, {rank: rank_log(folder, rank) for rank in plan.ranks})
-        outbox = AttemptOutbox(self._outbox, plan.incarnation)
         machine = self._machine
         opened = partial(opened_store, plan.store, self._client, key)
         uploads = CheckpointUploads(plan, opened, machine.clocks, machine.chance) if plan.store else None
         collector = OutputCollector(self._client, key, folder, plan)
-        follower = Follower(folder, plan, outbox, shipper, journal_offset, collector, uploads)
+        follower = Follower(folder, plan, self._outbox, shipper, journal_offset, collector, uploads)
         self._followers[key] = follower
         self._tasks.create_task(self._follow_to_end(key, follower))
 

@@ -22,7 +22,7 @@ from workers import processes
 from workers.agent.checkpoints import CheckpointUploads
 from workers.agent.outputs import OutputCollector
 from workers.agent.remote_sessions import AttemptPlace
-from workers.agent.report_store import AttemptOutbox, AttemptPhase
+from workers.agent.report_store import AttemptPhase, ReportOutbox
 from workers.agent.server_client import LogShipper
 from workers.control_groups import remove_group
 from workers.supervisor_protocol import (
@@ -94,7 +94,7 @@ class Follower:
         self,
         folder: Path,
         plan: AttemptPlan,
-        outbox: AttemptOutbox,
+        outbox: ReportOutbox,
         shipper: LogShipper,
         journal_offset: int,
         collector: OutputCollector,
@@ -103,6 +103,7 @@ class Follower:
         """`uploads`: sends commits to a store; None: checkpoints are in a folder that all machines share."""
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan
+        self._about = {"job_id": plan.job_id, "attempt": plan.attempt, "incarnation": plan.incarnation}
         self._folder = folder
         self._outbox = outbox
         self._shipper = shipper
@@ -220,11 +221,9 @@ class Follower:
 
     async def _tell_brought(self) -> None:
         """Reports the start again when the ranks have brought what they need, and after each restart of the agent."""
-        job_id, attempt = self.key
         while self.place.needs.is_prepared_first:
             if not self.place.brings:
-                started = StartedReport(report_id=self._outbox.next_id(), job_id=job_id, attempt=attempt)
-                self._outbox.advance_journal(job_id, attempt, self._offset, [started])
+                self._advance([StartedReport.model_validate(self._stamp())])
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -318,7 +317,7 @@ class Follower:
             if event.get("type") == "committed":
                 self._collector.request()
         self._offset = offset
-        self._outbox.advance_journal(*self.key, offset, reports)
+        self._advance(reports)
 
     def _find_end(self) -> JournalEvent | None:
         """Reads the journal again, because an earlier agent may have died between reading the end and reporting it."""
@@ -329,6 +328,13 @@ class Follower:
         return ended
 
     # ------------------------------------------------------------------------------------------- reports
+
+    def _stamp(self) -> dict[str, Any]:
+        """Returns the fields of a new report about the attempt."""
+        return {"report_id": self._outbox.next_id(), **self._about}
+
+    def _advance(self, reports: list[AnyReport]) -> None:
+        self._outbox.advance_journal(*self.key, self._offset, reports, self.plan.incarnation)
 
     @property
     def _reports_for_gang(self) -> bool:
@@ -341,17 +347,12 @@ class Follower:
 
     def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
         """Returns the commit's report; empty if the line is not what a supervisor writes."""
-        job_id, attempt = self.key
         fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s"), "lag_s": event.get("lag_s", 0.0)}
         fields["layout"] = event.get("layout", "")
         try:
-            return [
-                CommittedReport.model_validate(
-                    fields | {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
-                )
-            ]
+            return [CommittedReport.model_validate(fields | self._stamp())]
         except ValidationError as error:
-            log.warning("job %d attempt %d: checkpoint ignored: %s", job_id, attempt, error.errors()[:1])
+            log.warning("job %d attempt %d: checkpoint ignored: %s", *self.key, error.errors()[:1])
             return []
 
     def _upload(self, event: JournalEvent) -> list[AnyReport]:
@@ -363,35 +364,30 @@ class Follower:
         return []
 
     def _report_commit(self, commit: CommittedReport) -> None:
-        report = commit.model_copy(update={"report_id": self._outbox.next_id()})
-        self._outbox.advance_journal(*self.key, self._offset, [report])
+        self._advance([commit.model_copy(update={"report_id": self._outbox.next_id()})])
 
     def _progress_report(self) -> ProgressReport | None:
         """Returns the report; None if another machine reports for the gang, or the script sent impossible figures."""
         if self._progress is None or not self._reports_for_gang:
             return None
-        job_id, attempt = self.key
         fields = {name: value for name, value in self._progress.items() if name not in ("type", "report_id")}
         pace = fields.pop("pace", None)
         try:
-            return ProgressReport.model_validate(
-                fields
-                | {"pace_steps_per_s": pace, "report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
-            )
+            return ProgressReport.model_validate(fields | {"pace_steps_per_s": pace} | self._stamp())
         except ValidationError as error:
-            log.warning("job %d attempt %d: progress ignored: %s", job_id, attempt, error.errors()[:1])
+            log.warning("job %d attempt %d: progress ignored: %s", *self.key, error.errors()[:1])
             return None
 
     def _report_end(self, ended: JournalEvent) -> None:
         forget_environment(self._folder)
-        job_id, attempt = self.key
         last = self._progress_report()
-        fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
+        fields = self._stamp()
         told = {name: ended[name] for name in _TOLD_OF_AN_END if name in ended}
         try:
             steps = None if self._progress is None else finite_number(self._progress.get("steps"))
             report = EndedReport.model_validate(fields | told | {"steps": steps, "witnessed": self._is_witness})
         except ValidationError as error:
-            log.warning("job %d attempt %d: its end cannot be read: %s", job_id, attempt, error.errors()[:1])
+            log.warning("job %d attempt %d: its end cannot be read: %s", *self.key, error.errors()[:1])
             report = EndedReport.model_validate(fields | {"cause": "supervisor_lost", "witnessed": self._is_witness})
-        self._outbox.move(job_id, attempt, AttemptPhase.OVER, *([last] if last is not None else []), report)
+        reports = [each for each in (last, report) if each is not None]
+        self._outbox.move(*self.key, AttemptPhase.OVER, *reports, incarnation=self.plan.incarnation)

@@ -558,32 +558,3 @@ class ReportOutbox:
         recorded = [(key, digest) for known_id, key, digest in self._unrecorded if known_id <= report_id]
         self._unrecorded = [entry for entry in self._unrecorded if entry[0] > report_id]
         return recorded
-
-
-class AttemptOutbox:
-    """The outbox of one attempt: every report through it names the incarnation that granted the attempt."""
-
-    def __init__(self, outbox: ReportOutbox, incarnation: str) -> None:
-        self._outbox = outbox
-        self._incarnation = incarnation
-
-    def next_id(self) -> int:
-        return self._outbox.next_id()
-
-    def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport) -> None:
-        """As `ReportOutbox.move`."""
-        stamped = map(self._stamp, reports)
-        self._outbox.move(job_id, attempt, phase, *stamped, incarnation=self._incarnation)
-
-    def advance_journal(self, job_id: int, attempt: int, offset: int, reports: list[AnyReport]) -> None:
-        """As `ReportOutbox.advance_journal`."""
-        stamped = [self._stamp(report) for report in reports]
-        self._outbox.advance_journal(job_id, attempt, offset, stamped, self._incarnation)
-
-    def put_progress(self, report: ProgressReport) -> None:
-        """As `ReportOutbox.put_progress`."""
-        self._outbox.put_progress(report.model_copy(update={"incarnation": self._incarnation}))
-
-    def _stamp(self, report: AnyReport) -> AnyReport:
-        named = isinstance(report, AttemptReport)
-        return report.model_copy(update={"incarnation": self._incarnation}) if named else report

@@ -245,7 +245,7 @@ async def test_a_supervisor_hears_of_the_lease_that_was_renewed_before_it_listen
                 writer.close()
 
     socket = str(tmp_path / "control")
-    plan: Any = SimpleNamespace(job_id=1, attempt=1, control_socket=socket)
+    plan: Any = SimpleNamespace(job_id=1, attempt=1, incarnation="", control_socket=socket)
     unused: Any = None
     follower = Follower(tmp_path, plan, unused, unused, 0, unused)
     for until in (20.0, 30.0):

@@ -15,7 +15,8 @@ from workers import programs as shell_traps
 from workers.programs import ProcessFacts, TermTrap, find_programs, read_processes, term_trap
 
 #: Number, parent and command line of each process (`~` is a space); `+` handles SIGTERM, `&` runs in the background,
-#: `!` has the handlers of a runtime, `%` is a shell with a trap on EXIT, `>` one whose trap sends signals.
+#: `!` has the handlers of a runtime, `%` is a shell with a trap on EXIT, `>` one whose trap sends signals, `?` one that
+#: hides what it runs in the background.
 #: Then the programs; those that are signalled late are negative.
 TREES = {
     "a program": ("1 0 python train.py", [1]),
@@ -47,6 +48,7 @@ TREES = {
         "1 0 + > bash x; 2 1 & + python a.py; 3 1 & python b.py; 4 1 + python c.py",
         [1, -2, 4],
     ),
+    "a trap of a shell that hides its background": ("1 0 + ? bash x; 2 1 python a.py; 3 1 + python b.py", [1, -2, 3]),
     "a trap on EXIT": ("1 0 % bash x; 2 1 python a.py; 3 1 & python b.py", [-1, 2, 3]),
     "a trap on EXIT alone": ("1 0 % bash x", [1]),
     "a script that starts others": (
@@ -65,9 +67,10 @@ def read(tree: str) -> dict[int, ProcessFacts]:
     known = {}
     for line in tree.split(";"):
         pid, parent, *words = line.split()
-        marks = {word for word in words[:2] if word in "+&!%>"}
+        marks = {word for word in words[:2] if word in "+&!%>?"}
         own = tuple(word.replace("~", " ") for word in words if word not in marks)
-        shown = {"is_runtime": "!" in marks, "cleans_up": "%" in marks, "forwards": ">" in marks}
+        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards", "?": "hides_background"}
+        shown = {name: mark in marks for mark, name in names.items()}
         known[int(pid)] = ProcessFacts(int(pid), int(parent), own, "", "+" in marks, "&" in marks, **shown)
     return known
 
@@ -152,11 +155,27 @@ def test_a_trap_is_read_from_the_text_of_the_shell(text: str, exists: bool, forw
 
 
 @pytest.mark.parametrize(
+    ("text", "hides"),
+    [
+        ("(cd x && python t.py) & wait", True),
+        ("(python t.py) > log 2>&1 &\nwait", True),
+        ("train() {\n  python t.py\n}\nif true; then train --fast 2>&1 & fi", True),
+        ("train() { python t.py; }; train; python t.py & wait", False),
+        ("(cd x) && train", False),
+        ("(cd x) >& log; (cd y) &> log; (cd z) |& cat", False),
+    ],
+)
+def test_what_bash_hides_in_the_background_is_read_from_its_text(text: str, hides: bool) -> None:
+    """It lets the last command of a subshell, and a function, look as if they ran in the foreground."""
+    assert term_trap(text).hides_background == hides
+
+
+@pytest.mark.parametrize(
     "piece",
     [
         "trap $x TERM\n", "trap a $x\n", "trap on TERM\non {\n", "on {\n", "\n", " ", ";", "trap ", "trap -- ",
         "trap '", 'trap "', "trap 'kill $$' TERM\n", "kill $$", "kill -s ", "TRAPTERM ", "function ", "on (",
-        "trap @ TERM\n@ {\n",
+        "trap @ TERM\n@ {\n", ")", "on ", "do on ", ") >&1",
     ],
 )  # fmt: skip
 def test_hostile_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
