@@ -393,16 +393,6 @@ _OFFERED_PER_ACCELERATOR = 4
 _FASTER = 1.02
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HadarParameters:
-    eta4: float
-    comm: float
-    #: Part of its speed that a forked job loses.
-    sync: float
-    #: If True, no job is placed whose net utility is not positive.
-    strict: bool
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class HadarRound:
     """The accelerators that each job gets in one round."""
@@ -418,7 +408,7 @@ class HadarRound:
     market: OfferMarket
 
 
-def plan_hadar_round(facts: HadarJobs, ways: HadarParameters) -> HadarRound:
+def plan_hadar_round(facts: HadarJobs, ways: "Hadar") -> HadarRound:
     """Returns the placements, moves and forks of one round, with the prices at their end."""
     bounds, market = price_bounds_of(facts, ways.eta4), OfferMarket(facts, ways.comm)
     use, rate = np.zeros(facts.rate.shape), np.zeros(len(facts))
@@ -567,7 +557,7 @@ class Hadar:
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Returns the plan of one round. The memory is empty: prices start again each round."""
         facts = hadar_jobs_of(problem, self.round_s, self.mixed)
-        found = plan_hadar_round(facts, HadarParameters(self.eta4, self.comm, self.sync, self.strict))
+        found = plan_hadar_round(facts, self)
         column, added = _columns_of(problem, facts, found)
         surplus = found.market.surplus(found.prices)
         plan = Plan(
