@@ -27,7 +27,7 @@ from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, ch
 from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
 from optimizer.classes.aggregation import aggregate_problem
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import ClassProblem, bisected
 from optimizer.decision import Decision, Memory, Plan, Shares
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
@@ -36,7 +36,6 @@ from optimizer.problem import FloatArray, Problem
 LARGEST_FLEET = 64
 #: Branch-and-bound nodes; the bound proved by then is valid whether or not the search has ended.
 _NODES = 2_000
-_BISECTIONS = 100
 #: The part by which a target is lowered to see what its last piece costs.
 _PIECE = 1e-6
 
@@ -171,13 +170,7 @@ def _level_bound(form: CheckedLevel, y: FloatArray, most: float, fluid: float) -
     def required(z: float) -> float:
         return float(y @ form.targets.at(z))
 
-    if required(fluid) <= most:
-        return fluid
-    low, high = 0.0, fluid
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if required(middle) <= most else (low, middle)
-    return high
+    return fluid if required(fluid) <= most else bisected(lambda z: required(z) <= most, 0.0, fluid)[1]
 
 
 def _log_bound(form: CheckedLog, fluid: _FractionalOptimum) -> float:

@@ -67,7 +67,7 @@ def solve_program(program: Any, rows: int) -> ProgramOutcome:
         program: a cvxpy problem.
         rows: constraints, which decide between simplex and interior point.
     """
-    outcome = _solve_with(program, "highs", _highs_options(rows))
+    outcome = solve_by_highs(program, simplex=rows <= CVXPY_SIMPLEX_ROWS)
     if outcome.status in (Status.OPTIMAL, Status.INFEASIBLE):
         return outcome
     fallback = solve_by_clarabel(program)
@@ -80,18 +80,17 @@ def solve_by_clarabel(program: Any) -> ProgramOutcome:
     return _solve_with(program, "clarabel", options)
 
 
-def _highs_options(rows: int) -> dict[str, Any]:
-    return {
-        "solver": cp.HIGHS,
-        "highs_options": {
-            "solver": "simplex" if rows <= CVXPY_SIMPLEX_ROWS else "ipm",
-            "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
-            "ipm_iteration_limit": _IPM_ITERATIONS,
-            "primal_feasibility_tolerance": _TOLERANCE,
-            "dual_feasibility_tolerance": _TOLERANCE,
-            "threads": 1,
-        },
+def solve_by_highs(program: Any, *, simplex: bool, tolerance: float = _TOLERANCE) -> ProgramOutcome:
+    """Solves a linear program by the simplex method, or by an interior point method."""
+    options = {
+        "solver": "simplex" if simplex else "ipm",
+        "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
+        "ipm_iteration_limit": _IPM_ITERATIONS,
+        "primal_feasibility_tolerance": tolerance,
+        "dual_feasibility_tolerance": tolerance,
+        "threads": 1,
     }
+    return _solve_with(program, "highs", {"solver": cp.HIGHS, "highs_options": options})
 
 
 def _solve_with(program: Any, name: str, options: dict[str, Any]) -> ProgramOutcome:

@@ -31,7 +31,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from optimizer.classes.aggregation import AggregatedProblem
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import with_class_rows
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, Entities, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_accelerators
@@ -404,32 +404,12 @@ class EntityHoldings:
 
     def rows(self, classes: AggregatedProblem) -> AggregatedProblem:
         """Returns the class problem with a row for each limit, after the rows of the pools."""
-        class_problem = classes.problem
+        problem = classes.problem
         if not len(self.limited):
             return classes
-        owner = class_problem.owner
-        total = np.add.reduceat(class_problem.use_count, class_problem.use_first[:-1])
-        column, row, count = (
-            [np.repeat(np.arange(class_problem.columns), np.diff(class_problem.use_first))],
-            [class_problem.use_row],
-            [class_problem.use_count],
-        )
-        for index, jobs in enumerate(self.below):
-            mine = np.flatnonzero(jobs[classes.classes.representative][owner])
-            column.append(mine)
-            row.append(np.full(len(mine), class_problem.rows + index, dtype=np.int32))
-            count.append(total[mine])
-        order = np.argsort(np.concatenate(column), kind="stable")
-        uses = np.bincount(np.concatenate(column), minlength=class_problem.columns)
-        with_limits = ClassProblem(
-            class_problem.size,
-            class_problem.first,
-            np.concatenate(([0], np.cumsum(uses))),
-            np.concatenate(row)[order].astype(np.int32),
-            np.concatenate(count)[order],
-            np.concatenate((class_problem.capacity, self.allowed)),
-        )
-        return replace(classes, problem=with_limits)
+        total = np.add.reduceat(problem.use_count, problem.use_first[:-1])
+        row, column = np.nonzero(self.below[:, classes.classes.representative[problem.owner]])
+        return replace(classes, problem=with_class_rows(problem, (row, column, total[column]), self.allowed))
 
     def tree(self, classes: AggregatedProblem, weight: FloatArray, accelerators: float) -> EntityTree:
         """Returns the tree over the classes; `weight` of each job against its siblings (n,)."""
