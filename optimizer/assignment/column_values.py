@@ -64,7 +64,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.assignment.plan_draft import accelerators_held
+from optimizer.assignment.plan_draft import PlanDraft, accelerators_held
 from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
 from optimizer.classes.aggregation import job_offsets
 from optimizer.classes.compiled_loops import CompiledLoops
@@ -276,10 +276,9 @@ def _predicted_slowdowns(problem: Problem, lengths: JobLengths) -> tuple[FloatAr
 
 
 def place_overdue(
-    problem: Problem, ends_s: FloatArray, overdue: list[int], free: FloatArray, column: IntArray, guard: StarvationGuard
+    problem: Problem, ends_s: FloatArray, overdue: list[int], plan: PlanDraft, guard: StarvationGuard
 ) -> None:
-    """Places overdue jobs: changes `column` (n,) and `free` (p,). Overdue jobs that cannot be moved count against the
-    reserve too.
+    """Places overdue jobs in the plan. Overdue jobs that cannot be moved count against the reserve too.
 
     `ends_s`: seconds until the job would end in each column (c,); inf where it may not take it.
     """
@@ -290,7 +289,7 @@ def place_overdue(
     first = job_offsets(columns.job, len(problem.jobs))
     use_first = job_offsets(columns.use_column, len(columns))
     uses = (use_first, columns.use_pool, columns.use_count)
-    told = np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), free, column
+    told = np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), plan.free, plan.column
     _loops.run("_place_in_order", len(columns.use_count), *told)
 
 

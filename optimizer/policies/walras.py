@@ -242,7 +242,7 @@ class Walras:
                 """Places the class's overdue jobs; those of higher classes have taken their part of the reserve."""
                 before = plan.column < 0
                 late = [row for row in first if classes[row] >= priority_class]
-                place_overdue(problem, ends_s, late, plan.free, plan.column, self._guard())
+                place_overdue(problem, ends_s, late, plan, self._guard())
                 plan_draft.count_fixed(plan, value, before & (plan.column >= 0))
 
             assign_jobs(
