@@ -1,7 +1,5 @@
 """Validation of a problem: names the first array that is malformed."""
 
-from importlib.util import find_spec
-
 import numpy as np
 
 from optimizer.problem import (
@@ -90,7 +88,7 @@ def check_entities(entities: Entities) -> None:
     if len(set(entities.name)) < k:
         twice = [row for row, name in enumerate(entities.name) if name in entities.name[:row]]
         raise _error("entities.name", "must not occur twice", np.array(twice))
-    parent = entities.parent if len(entities.parent) else np.full(k, -1)
+    parent = entities.above
     wrong = (parent < -1) | (parent >= np.arange(k))
     if wrong.any():
         raise _error("entities.parent", "must be -1 or an earlier row", np.flatnonzero(wrong))
@@ -122,7 +120,7 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
     u = len(columns.use_column)
     _length("columns.use_pool", columns.use_pool, u)
     _length("columns.use_count", columns.use_count, u)
-    if c >= _COMPILED_FROM and find_spec("numba") is not None:
+    if c >= _COMPILED_FROM:
         from optimizer.classes.check_kernels import columns_are_sound
 
         if columns_are_sound(columns, n, pools):

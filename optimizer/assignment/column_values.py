@@ -127,7 +127,7 @@ def column_values_of(
     ends_s = np.full(c, np.inf)
     ratio = np.zeros(c)
     np.divide(reference.rate[columns.job], columns.steps_per_s, out=ratio, where=usable)
-    restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
+    restart_s = jobs.start_s[columns.job]
     ends_s[at] = np.maximum((lengths.left_s[columns.job] * ratio)[at], LEAST_S)
     ends_s += np.where(columns.running, 0.0, restart_s)
     surplus = _surplus_shares(problem)
@@ -393,7 +393,7 @@ def _all_stay(problem: Problem, plan: Plan, here_s: FloatArray, grounds: PlanGro
     usable = usable_columns(columns, problem.pools.capacity)
     if not usable[plan.column].all():
         return False
-    restart_s = jobs.restart_s if len(jobs.restart_s) else np.zeros(len(jobs))
+    restart_s = jobs.start_s
     there = np.flatnonzero(usable & ~columns.running)
     job = columns.job[there]
     slower = columns.steps_per_s[plan.column][job] / columns.steps_per_s[there]  # below 1: faster there

@@ -126,14 +126,14 @@ def hadar_jobs_of(problem: Problem, round_s: float, mixed: bool) -> HadarJobs:
         age_s=np.maximum(problem.at - jobs.submitted_at, 0.0),
         best_s=np.divide(left + done, fastest, out=np.zeros(n), where=fastest > 0),
         left_steps=left,
-        restart_s=jobs.restart_s if len(jobs.restart_s) else np.zeros(n),
+        restart_s=jobs.start_s,
         rate=rate,
         use=use,
         column=column,
         held=held,
         running=running,
         running_rate=np.where(running >= 0, np.append(columns.steps_per_s, 0.0)[running], 0.0),
-        pinned=(running >= 0) & jobs.pinned if len(jobs.pinned) else np.zeros(n, dtype=np.bool_),
+        pinned=(running >= 0) & jobs.stays,
         mixes=jobs.mixes & (use.max(axis=1, initial=0.0) > 1)
         if mixed and len(jobs.mixes)
         else np.zeros(n, dtype=np.bool_),
@@ -515,6 +515,8 @@ class Hadar:
     """
 
     checked_by: ClassVar[str] = "optimizer.check.certificate:HADAR"
+    #: Every round is decided from scratch.
+    moves: ClassVar[bool] = True
     #: It makes gangs over several pools of whole gangs' speeds in each, and reads none that are listed.
     makes_own_mixes: ClassVar[bool] = True
     round_s: Annotated[
@@ -548,11 +550,6 @@ class Hadar:
             "lasts."
         ),
     ] = False
-
-    @property
-    def moves(self) -> bool:
-        """Returns True: every round is decided from scratch."""
-        return True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Returns the plan of one round. The memory is empty: prices start again each round."""

@@ -80,7 +80,7 @@ def solve_money_program(
     compiled.owned.value = _filled(owned, len(tables))
     for name, parameter in compiled.tiers.items():
         parameter.value = _filled(getattr(tiers, name), len(tables))
-    ended = solve_by_highs(compiled.problem, simplex=True, tolerance=_TOLERANCE)
+    ended = solve_by_highs(compiled.problem, _TOLERANCE)
     if not ended.solved or compiled.problem.status != cp.OPTIMAL:
         return None
     p = problem.rows
