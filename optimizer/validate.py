@@ -88,7 +88,7 @@ def check_entities(entities: Entities) -> None:
     if len(set(entities.name)) < k:
         twice = [row for row, name in enumerate(entities.name) if name in entities.name[:row]]
         raise _error("entities.name", "must not occur twice", np.array(twice))
-    parent = entities.above
+    parent = entities.parent if len(entities.parent) else np.full(k, -1)
     wrong = (parent < -1) | (parent >= np.arange(k))
     if wrong.any():
         raise _error("entities.parent", "must be -1 or an earlier row", np.flatnonzero(wrong))
