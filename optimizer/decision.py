@@ -79,6 +79,11 @@ class Quote:
     #: Those whose limit or guarantee binds, by name.
     entities: tuple[EntityPrice, ...] = ()
 
+    @classmethod
+    def without_prices(cls, pools: int) -> "Quote":
+        """Returns the quote of a policy that prices nothing, for this number of pools."""
+        return cls(np.zeros(pools), NO_PRICES, 1.0)
+
 
 class StageKind(StrEnum):
     """What a stage maximises."""

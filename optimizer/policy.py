@@ -54,6 +54,24 @@ class Newcomer:
     #: The weight that the user's jobs usually state.
     usual_weight: float = 1.0
 
+    @property
+    def usable(self) -> BoolArray:
+        """Whether each configuration makes progress and fits its pool while nothing else runs (c,)."""
+        usable: BoolArray = (self.steps_per_s > 0) & (self.count <= self.capacity[self.pool])
+        return usable
+
+    @property
+    def smallest(self) -> BoolArray:
+        """Whether each configuration is usable and the smallest gang of those that are (c,)."""
+        smallest: BoolArray = self.usable & (self.count <= self.count[self.usable].min(initial=inf))
+        return smallest
+
+    @property
+    def relative_speeds(self) -> FloatArray:
+        """The speed of each configuration over that of the fastest; zeros where there is none (c,)."""
+        fastest = float(self.steps_per_s.max(initial=0.0))
+        return self.steps_per_s / fastest if fastest > 0 else np.zeros(len(self.steps_per_s))
+
 
 class OrderFacts(Protocol):
     """What an order policy may rank jobs by: parallel arrays, one entry per job (n,). Each is worked out when read."""
@@ -269,6 +287,18 @@ RankMargin = Annotated[
 ]
 LengthGuess = Annotated[
     float, Field(gt=0, description="Assumed remaining time, in seconds, of a job of unknown length (a lower bound).")
+]
+
+#: Of plans.
+MovesJobs = Annotated[bool, Field(description="False: a running job is never moved or resized.")]
+HidesLengths = Annotated[
+    bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
+]
+GrowthLimit = Annotated[
+    float,
+    Field(
+        ge=1, description="Limit of growth: a job gets at most this multiple of the most accelerators it has run on."
+    ),
 ]
 
 SpaceSharing = Annotated[

@@ -76,6 +76,16 @@ class Jobs:
         return self.weight / self.usual_weight if len(self.usual_weight) else self.weight
 
     @property
+    def stays(self) -> BoolArray:
+        """Whether each job is pinned, one entry per job (n,)."""
+        return self.pinned if len(self.pinned) else np.zeros(len(self), dtype=np.bool_)
+
+    @property
+    def start_s(self) -> FloatArray:
+        """What a start costs, one entry per job, seconds (n,)."""
+        return self.restart_s if len(self.restart_s) else np.zeros(len(self))
+
+    @property
     def counts(self) -> FloatArray:
         """Jobs that each row stands for (n,)."""
         return self.count if len(self.count) else np.ones(len(self))
@@ -164,6 +174,11 @@ class Entities:
 
     def __len__(self) -> int:
         return len(self.name)
+
+    @property
+    def above(self) -> IntArray:
+        """Row of the parent of each one, -1 at the top (k,)."""
+        return self.parent if len(self.parent) else np.full(len(self), -1, dtype=np.int64)
 
     @property
     def top(self) -> IntArray:

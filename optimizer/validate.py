@@ -1,7 +1,5 @@
 """Validation of a problem: names the first array that is malformed."""
 
-from importlib.util import find_spec
-
 import numpy as np
 
 from optimizer.problem import (
@@ -122,7 +120,7 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
     u = len(columns.use_column)
     _length("columns.use_pool", columns.use_pool, u)
     _length("columns.use_count", columns.use_count, u)
-    if c >= _COMPILED_FROM and find_spec("numba") is not None:
+    if c >= _COMPILED_FROM:
         from optimizer.classes.check_kernels import columns_are_sound
 
         if columns_are_sound(columns, n, pools):

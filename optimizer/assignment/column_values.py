@@ -64,7 +64,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.assignment.plan_draft import accelerators_held
+from optimizer.assignment.plan_draft import PlanDraft, accelerators_held
 from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
 from optimizer.classes.aggregation import job_offsets
 from optimizer.classes.compiled_loops import CompiledLoops
@@ -127,7 +127,7 @@ def column_values_of(
     ends_s = np.full(c, np.inf)
     ratio = np.zeros(c)
     np.divide(reference.rate[columns.job], columns.steps_per_s, out=ratio, where=usable)
-    restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
+    restart_s = jobs.start_s[columns.job]
     ends_s[at] = np.maximum((lengths.left_s[columns.job] * ratio)[at], LEAST_S)
     ends_s += np.where(columns.running, 0.0, restart_s)
     surplus = _surplus_shares(problem)
@@ -276,10 +276,9 @@ def _predicted_slowdowns(problem: Problem, lengths: JobLengths) -> tuple[FloatAr
 
 
 def place_overdue(
-    problem: Problem, ends_s: FloatArray, overdue: list[int], free: FloatArray, column: IntArray, guard: StarvationGuard
+    problem: Problem, ends_s: FloatArray, overdue: list[int], plan: PlanDraft, guard: StarvationGuard
 ) -> None:
-    """Places overdue jobs: changes `column` (n,) and `free` (p,). Overdue jobs that cannot be moved count against the
-    reserve too.
+    """Places overdue jobs in the plan. Overdue jobs that cannot be moved count against the reserve too.
 
     `ends_s`: seconds until the job would end in each column (c,); inf where it may not take it.
     """
@@ -290,7 +289,7 @@ def place_overdue(
     first = job_offsets(columns.job, len(problem.jobs))
     use_first = job_offsets(columns.use_column, len(columns))
     uses = (use_first, columns.use_pool, columns.use_count)
-    told = np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), free, column
+    told = np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), plan.free, plan.column
     _loops.run("_place_in_order", len(columns.use_count), *told)
 
 
@@ -394,7 +393,7 @@ def _all_stay(problem: Problem, plan: Plan, here_s: FloatArray, grounds: PlanGro
     usable = usable_columns(columns, problem.pools.capacity)
     if not usable[plan.column].all():
         return False
-    restart_s = jobs.restart_s if len(jobs.restart_s) else np.zeros(len(jobs))
+    restart_s = jobs.start_s
     there = np.flatnonzero(usable & ~columns.running)
     job = columns.job[there]
     slower = columns.steps_per_s[plan.column][job] / columns.steps_per_s[there]  # below 1: faster there

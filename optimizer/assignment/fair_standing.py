@@ -120,7 +120,7 @@ def fair_standing(
     before = memory.get("fair") if isinstance(memory, Mapping) else None
     if weight <= 0 or not len(jobs) or len(entities) < 2:
         return None
-    if before is None and np.bincount(_parents(problem) + 1).max() < 2:
+    if before is None and np.bincount(problem.entities.above + 1).max() < 2:
         return None
     g = len(entities)
     demand = np.zeros(g)
@@ -128,7 +128,7 @@ def fair_standing(
     for entity in _lineage(problem):
         np.add.at(demand, entity[entity >= 0], wanted[entity >= 0])
     active = np.flatnonzero(demand > 0)
-    parent = _parents(problem)
+    parent = problem.entities.above
     families = [active[parent[active] == above] for above in (-1, *np.unique(parent[active][parent[active] >= 0]))]
     if before is None and all(len(family) < 2 for family in families):
         return None
@@ -187,7 +187,7 @@ def _job_factors(
     size = np.maximum(np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 1.0), 1.0)
     on_turn = nested & mine & ~waits
     for entity in np.unique(own[on_turn & (behind_s[own] > 0)]).tolist():
-        others = inside & (above == _parents(problem)[entity]) & (behind_s[own] < behind_s[entity])
+        others = inside & (above == problem.entities.above[entity]) & (behind_s[own] < behind_s[entity])
         claim = _FOR_MORE * float((worth * factor / size).max(where=others, initial=0.0))
         keeps = on_turn & (own == entity)
         factor[keeps] = np.maximum(factor, claim * size / np.maximum(worth, 1e-12))[keeps]
@@ -246,13 +246,7 @@ def _holdings(problem: Problem, column: IntArray) -> tuple[FloatArray, FloatArra
 def _lineage(problem: Problem) -> tuple[IntArray, IntArray]:
     """Returns each job's entity and that entity's parent (n,) each, -1 for none."""
     own = problem.jobs.entity
-    return own, np.where(own >= 0, _parents(problem)[own], -1)
-
-
-def _parents(problem: Problem) -> IntArray:
-    """Returns the parent of each entity (g,), -1 at the top."""
-    entities = problem.entities
-    return entities.parent if len(entities.parent) else np.full(len(entities), -1, dtype=np.int64)
+    return own, np.where(own >= 0, problem.entities.above[own], -1)
 
 
 def _sizes(problem: Problem) -> FloatArray:
@@ -291,7 +285,7 @@ def entitlements(entities: Entities, demand: FloatArray, there: float) -> FloatA
     """Returns the accelerators out of `there` to which each project and user is entitled (g,), given what its jobs ask
     for (`demand`, (g,)).
     """
-    parent = entities.parent if len(entities.parent) else np.full(len(entities), -1, dtype=np.int64)
+    parent = entities.above
     entitled, active = np.zeros(len(entities)), np.flatnonzero(demand > 0)
     for above in (-1, *np.unique(parent[active][parent[active] >= 0])):  # Parents come first: projects have no parent.
         family = active[parent[active] == above]

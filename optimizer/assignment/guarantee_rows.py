@@ -59,7 +59,7 @@ def rows_of_floors(question: AssignmentProblem, inside: BoolArray, floor: FloatA
             search for prices could not tell which.
     """
     steps, rows = len(question.use_count), len(question.capacity)
-    told = *question.table, question.size, rows, inside & (floor > 0)[:, None]
+    told = question.table, question.size, rows, inside & (floor > 0)[:, None]
     return _with_rows(question, -floor, _loops.run("_with_floors", steps, *told))
 
 
@@ -76,7 +76,7 @@ def columns_with_bonuses(
         bonus: what a guaranteed accelerator is worth.
     """
     steps, rows = 2 * len(question.use_count), len(question.capacity)
-    told = *question.table, question.size, rows, inside, left, bonus
+    told = question.table, question.size, rows, (inside, left, bonus)
     origin, value, *uses = _loops.run("_with_copies", steps, *told)
     made = replace(question, job=question.job[origin], value=value, running=_one_copy(question, origin, inside, left))
     return _with_rows(made, left, uses), origin
@@ -88,7 +88,7 @@ def waits_for_guarantee(question: AssignmentProblem, inside: BoolArray, left: Fl
     """
     hopes = np.flatnonzero((column < 0) & np.any(inside, axis=0))
     most = np.max(np.where(inside, left[:, None], -np.inf), axis=0)
-    told = *question.table, question.size, question.capacity, hopes, most
+    told = question.table, question.size, question.capacity, hopes, most
     return bool(_loops.run("_waits", len(question.use_count), *told))
 
 
@@ -126,7 +126,8 @@ def _one_copy(question: AssignmentProblem, origin: IntArray, inside: BoolArray, 
 
 
 @_loops
-def _waits(first, value, use_first, use_pool, use_count, size, capacity, hopes, most):  # type: ignore[no-untyped-def]
+def _waits(table, size, capacity, hopes, most):  # type: ignore[no-untyped-def]
+    first, _, use_first, use_pool, use_count = table
     for j in hopes:
         for c in range(first[j], first[j + 1]):
             fits = size[c] <= most[j] + _WHOLE
@@ -138,10 +139,11 @@ def _waits(first, value, use_first, use_pool, use_count, size, capacity, hopes, 
 
 
 @_loops
-def _with_floors(first, value, use_first, use_pool, use_count, size, rows, counts):  # type: ignore[no-untyped-def]
+def _with_floors(table, size, rows, counts):  # type: ignore[no-untyped-def]
     """Returns the first use of each column, and column, row and count of each use: those of the guarantees that each
     job counts for come after its others.
     """
+    first, value, use_first, use_pool, use_count = table
     floors, total = len(counts), len(use_pool)
     for j in range(len(first) - 1):
         for e in range(floors):
@@ -188,14 +190,14 @@ def _counted(c, size, mine, many, left, counted):  # type: ignore[no-untyped-def
 
 
 @_loops
-def _with_copies(  # type: ignore[no-untyped-def]
-    first, value, use_first, use_pool, use_count, size, rows, inside, left, bonus
-):
+def _with_copies(table, size, rows, guarantees):  # type: ignore[no-untyped-def]
     """Returns the column behind each copy and its value, the first use of each copy, and copy, row and count of each
     use.
 
     Copy k of a column has the bonuses of those of its guarantees, in their order, whose bits are set in k.
     """
+    first, value, use_first, use_pool, use_count = table
+    inside, left, bonus = guarantees
     mine, counted = np.zeros(len(left), np.int64), np.zeros(len(left), np.int64)
     copies, total = 0, 0
     for j in range(len(first) - 1):

@@ -31,7 +31,7 @@ import numpy as np
 
 from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.classes.aggregation import JobPartition
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import ClassProblem, with_class_rows
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, Entities, EntityLimits, FloatArray, IntArray, Problem
 
@@ -245,18 +245,7 @@ class RentalLimits:
     def rows_beside(self, problem: ClassProblem, classes: JobPartition) -> ClassProblem:
         """Returns the class problem with one more row for each limit, after those of the pools."""
         row, column = np.nonzero(self.use[:, classes.column] > 0)
-        known = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
-        owner = np.concatenate((known, column))
-        order = np.argsort(owner, kind="stable")
-        counts = np.concatenate((problem.use_count, self.use[row, classes.column[column]]))
-        rows = np.concatenate((problem.use_row, problem.rows + row))
-        return replace(
-            problem,
-            use_first=np.searchsorted(owner[order], np.arange(problem.columns + 1)),
-            use_row=rows[order].astype(np.int32),
-            use_count=counts[order],
-            capacity=np.concatenate((problem.capacity, self.most)),
-        )
+        return with_class_rows(problem, (row, column, self.use[row, classes.column[column]]), self.most)
 
 
 def without_forbidden(problem: Problem) -> Problem:

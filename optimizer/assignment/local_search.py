@@ -6,8 +6,6 @@ they still fit; only a strict gain is kept. Between two gains little changes: th
 what it costs to displace them, columns that take the same cost a waiting job the same, and a job that was tried in
 vain is not tried again.
 
-Loops are compiled where numba is installed and the work is enough for it (`compiled_loops`).
-
 Prices for an assignment of gangs, and greedy fills at them: what local search begins with, and what bounds it.
 
 Prices move with the excess of demand, each step smaller than the last (a subgradient method), and every few steps the
@@ -19,7 +17,7 @@ a job can gain more than when it was last looked at is bounded by how far prices
 so it is evaluated again only when that bound allows a gain, or a rank before others that still find room. A fill ends
 when no free place is large enough for any job. All of this only saves time: the results are the same to the bit.
 
-Loops are compiled where numba is installed and the work is enough for it (`compiled_loops`).
+Loops are compiled where the work is enough for it (`compiled_loops`).
 """
 
 from typing import Any

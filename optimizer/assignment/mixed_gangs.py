@@ -185,9 +185,8 @@ class UnlistedGangs:
     def __init__(self, problem: Problem, value_of: Valuation) -> None:
         """`problem` lists the known configurations; `value_of` says what configurations of its jobs are worth."""
         self._problem, self._value_of = problem, value_of
-        pinned = problem.jobs.pinned if len(problem.jobs.pinned) else np.zeros(len(problem.jobs), dtype=np.bool_)
         self.speed = whole_gang_speeds(problem)
-        self.rows: IntArray = np.flatnonzero(problem.jobs.mixes & ~pinned & (problem.jobs.gang > 1))
+        self.rows: IntArray = np.flatnonzero(problem.jobs.mixes & ~problem.jobs.stays & (problem.jobs.gang > 1))
         self._open = problem.pools.held <= 0
 
     def open_part(self, capacity: FloatArray) -> FloatArray:

@@ -188,7 +188,7 @@ def elastic_jobs_of(problem: Problem) -> ElasticJobs:
     running = np.full(n, -1, dtype=np.int64)
     runs = np.flatnonzero(columns.running)
     running[columns.job[runs]] = runs
-    pinned = (running >= 0) & jobs.pinned if len(jobs.pinned) else np.zeros(n, dtype=np.bool_)
+    pinned = (running >= 0) & jobs.stays
     first = job_offsets(columns.use_column, len(columns))[:-1]
     return ElasticJobs(
         usable=usable_columns(columns, problem.pools.capacity) & (~pinned[columns.job] | columns.running),
@@ -197,7 +197,7 @@ def elastic_jobs_of(problem: Problem) -> ElasticJobs:
         running=running,
         pinned=pinned,
         age_s=np.maximum(problem.at - jobs.submitted_at, 0.0),
-        restart_s=jobs.restart_s if len(jobs.restart_s) else np.zeros(n),
+        restart_s=jobs.start_s,
     )
 
 

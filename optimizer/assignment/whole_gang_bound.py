@@ -17,6 +17,7 @@ A plan is a packing itself: there the integer program is that of its assignments
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, ch
 from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
 from optimizer.classes.aggregation import aggregate_problem
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import ClassProblem, bisected
 from optimizer.decision import Decision, Memory, Plan, Shares
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
@@ -36,7 +37,6 @@ from optimizer.problem import FloatArray, Problem
 LARGEST_FLEET = 64
 #: Branch-and-bound nodes; the bound proved by then is valid whether or not the search has ended.
 _NODES = 2_000
-_BISECTIONS = 100
 #: The part by which a target is lowered to see what its last piece costs.
 _PIECE = 1e-6
 
@@ -92,7 +92,6 @@ def whole_assignment_bound(question: AssignmentProblem) -> float:
     nodes.
     """
     from scipy import sparse  # Imported late: simulations ask for no such bound and need not load scipy.
-    from scipy.optimize import Bounds, LinearConstraint, milp
 
     columns, rows = len(question.job), len(question.capacity)
     shape = (question.jobs + rows, columns)
@@ -102,11 +101,20 @@ def whole_assignment_bound(question: AssignmentProblem) -> float:
         np.concatenate((np.arange(columns), question.use_column)),
     )
     limits = np.concatenate((np.ones(question.jobs), question.capacity))
+    return _integer_bound(question.value, sparse.csc_array((values, at), shape=shape), limits, 1)
+
+
+def _integer_bound(gain: FloatArray, rows: Any, limits: FloatArray, most: FloatArray | int) -> float:
+    """Returns an upper bound on gain.y for whole numbers y of columns (c,), each at most `most`, with rows y <= limits;
+    inf where HiGHS proves none within its nodes.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     found = milp(
-        -question.value,
-        constraints=LinearConstraint(sparse.csc_array((values, at), shape=shape), ub=limits),
-        integrality=np.ones(columns),
-        bounds=Bounds(0, 1),
+        -gain,
+        constraints=LinearConstraint(rows, ub=limits),
+        integrality=np.ones(len(gain)),
+        bounds=Bounds(0, most),
         options={"node_limit": _NODES},
     )
     return np.inf if found.mip_dual_bound is None else -float(found.mip_dual_bound)
@@ -171,13 +179,7 @@ def _level_bound(form: CheckedLevel, y: FloatArray, most: float, fluid: float) -
     def required(z: float) -> float:
         return float(y @ form.targets.at(z))
 
-    if required(fluid) <= most:
-        return fluid
-    low, high = 0.0, fluid
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if required(middle) <= most else (low, middle)
-    return high
+    return fluid if required(fluid) <= most else bisected(lambda z: required(z) <= most, 0.0, fluid)[1]
 
 
 def _log_bound(form: CheckedLog, fluid: _FractionalOptimum) -> float:
@@ -200,7 +202,6 @@ def best_integral_packing(class_problem: ClassProblem, gain: FloatArray) -> floa
     if not len(useful):
         return 0.0
     from scipy import sparse  # Imported late: needed only where a program is solved.
-    from scipy.optimize import Bounds, LinearConstraint, milp
 
     owner = class_problem.owner
     time = sparse.csr_array((np.ones(class_problem.columns), (owner, np.arange(class_problem.columns))))
@@ -211,11 +212,4 @@ def best_integral_packing(class_problem: ClassProblem, gain: FloatArray) -> floa
     rows = sparse.vstack([time, load]).tocsc()[:, useful]
     limits = np.concatenate([class_problem.size, class_problem.capacity])
     scale = float(gain.max())  # the solver's tolerances are absolute
-    found = milp(
-        -gain[useful] / scale,
-        constraints=LinearConstraint(rows, ub=limits),
-        integrality=np.ones(len(useful)),
-        bounds=Bounds(0, class_problem.size[owner[useful]]),
-        options={"node_limit": _NODES},
-    )
-    return float(-found.mip_dual_bound) * scale if found.mip_dual_bound is not None else float("inf")
+    return _integer_bound(gain[useful] / scale, rows, limits, class_problem.size[owner[useful]]) * scale

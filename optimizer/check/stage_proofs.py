@@ -86,7 +86,7 @@ def recompute_stages(facts: JobwiseProblem, measure: PolicyMeasure, shares: Shar
     gone = np.zeros(len(facts.row_capacity), dtype=np.bool_)
     ended = False
     for number, stage in enumerate(shares.stages, start=1):
-        form, left = _next_form(facts, measure, left)
+        form, left = _next_form(measure, left)
         is_leftover = form is None
         if form is None:
             form = CheckedSum(facts.utility, measure.worth, left.kept)
@@ -123,12 +123,10 @@ def _proof(facts: JobwiseProblem, form: CheckedObjective, stage: SolveStage) -> 
 def expects_no_stage(facts: JobwiseProblem, measure: PolicyMeasure) -> bool:
     """Whether there is nothing to maximise, so that the policy may answer without a stage."""
     left = LevelState(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
-    return _next_form(facts, measure, left)[0] is None
+    return _next_form(measure, left)[0] is None
 
 
-def _next_form(
-    facts: JobwiseProblem, measure: PolicyMeasure, left: LevelState
-) -> tuple[CheckedObjective | None, LevelState]:
+def _next_form(measure: PolicyMeasure, left: LevelState) -> tuple[CheckedObjective | None, LevelState]:
     """The objective of the next stage; families of targets by which no job rises any more are skipped."""
     form = measure.following(left)
     while isinstance(form, CheckedLevel) and not _rises(form, left).any():
@@ -222,7 +220,7 @@ def _missing_stage(
     """A complaint where a further stage could raise some job and none is stated."""
     if shares.certificate.status is not Status.OPTIMAL:
         return
-    form, left = _next_form(facts, measure, left)
+    form, left = _next_form(measure, left)
     if form is not None and (not isinstance(form, CheckedLevel) or _rises(form, left, SOLVER_TOLERANCE).any()):
         yield "a stage is missing: some job can still rise"
     elif form is None and measure.leftover:

@@ -25,7 +25,8 @@ Targets of a level:
 A class that does not rise keeps its floor at every level.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -85,6 +86,28 @@ class ClassProblem:
         taken = self.size[self.owner] * x
         per_use = self.use_count * (taken if self.single_use else np.repeat(taken, np.diff(self.use_first)))
         return np.bincount(self.use_row, weights=per_use, minlength=self.rows).astype(np.float64)
+
+
+def with_class_rows(
+    problem: ClassProblem, uses: tuple[IntArray, IntArray, FloatArray], capacity: FloatArray
+) -> ClassProblem:
+    """Returns the problem with these rows appended.
+
+    Args:
+        problem: any.
+        uses: the new row, the column and the count of each use.
+        capacity: of the new rows (m,).
+    """
+    row, column, count = uses
+    owner = np.concatenate((np.repeat(np.arange(problem.columns), np.diff(problem.use_first)), column))
+    order = np.argsort(owner, kind="stable")
+    return replace(
+        problem,
+        use_first=np.searchsorted(owner[order], np.arange(problem.columns + 1)),
+        use_row=np.concatenate((problem.use_row, problem.rows + row))[order].astype(np.int32),
+        use_count=np.concatenate((problem.use_count, count))[order],
+        capacity=np.concatenate((problem.capacity, capacity)),
+    )
 
 
 class TargetFunction(Protocol):
@@ -276,15 +299,17 @@ def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.
     for guess in (near * (1 - 2 * FULL), near * (1 + 2 * FULL)):
         if low < guess < high:
             low, high = (guess, high) if np.all(utility >= targets.at(guess)[0]) else (low, guess)
+    return bisected(lambda z: bool(np.all(utility >= targets.at(z)[0])), low, high)[0]
+
+
+def bisected(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Returns neighbouring levels, of which the first holds and the second does not, as those of `low` and `high`."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        if np.all(utility >= targets.at(middle)[0]):
-            low = middle
-        else:
-            high = middle
-    return low
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def constraint_violation(problem: Problem, x: FloatArray) -> float:

@@ -13,7 +13,6 @@ it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from sys import version_info
 from types import FunctionType
@@ -111,10 +110,10 @@ class CompiledLoops:
             INTERPRETED.end()
 
     def _is_kept(self) -> bool:
-        """Returns whether numba's cache has the last loop, which calls the others; True without numba."""
+        """Returns whether numba's cache has the last loop, which calls the others."""
         last = self._functions[-1]
-        stats = getattr(self.compiled(last.__name__), "stats", None)
-        if stats is None:
+        stats: Any = getattr(self.compiled(last.__name__), "stats", None)
+        if stats is None:  # of code that numba cannot cache
             return True
         source, line = Path(last.__code__.co_filename), last.__code__.co_firstlineno
         pattern = f"{source.stem}.{last.__name__}-{line}.py{version_info.major}{version_info.minor}*.nbi"
@@ -122,10 +121,10 @@ class CompiledLoops:
         return any(each.stat().st_mtime >= source.stat().st_mtime for each in kept)
 
     def compiled(self, name: str) -> Callable[..., Any]:
-        """Returns the compiled function of this name; where numba is not installed, the function itself."""
+        """Returns the compiled function of this name."""
         if self._compiled is None:
-            self._compiled = self._compile() if find_spec("numba") is not None else {}
-        return self._compiled.get(name) or self._module[name]
+            self._compiled = self._compile()
+        return self._compiled[name]
 
     def _compile(self) -> dict[str, Callable[..., Any]]:
         """Returns compiled copies of all functions, which find each other as globals of their own."""

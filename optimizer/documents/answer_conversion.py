@@ -10,9 +10,9 @@ with whether the totals stated in the answer follow from its shares.
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -56,7 +56,9 @@ from optimizer.documents.problem_document import plain_document, problem_documen
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.renting.machine_rental import Rental, accelerators_per_machine, marginal_values
+from optimizer.utility.fair_share import pool_columns
 from walras.errors import ConfigError
+from walras.spec.file_model import FileModel
 
 
 def answer_of(
@@ -132,7 +134,7 @@ def _shares(problem: Problem, shares: Shares, names: dict[int, str], integral_bo
         rent=_by_pool(problem, shares.rent),
         used=_by_pool(problem, accelerators_used(problem, shares)),
         prices=_quote(problem, shares.quote),
-        certificate=_certificate(shares.certificate, integral_bound),
+        certificate=_stated(CertificateDocument, shares.certificate, integral_bound=finite_or_none(integral_bound)),
         stages=tuple(_stage(problem, stage) for stage in shares.stages),
         unplaceable=_ids(problem, shares.unplaceable),
         relaxed=_ids(problem, shares.relaxed),
@@ -180,8 +182,8 @@ def co_located_rates(problem: Problem, shares: Shares) -> FloatArray:
     alone = _alone(problem)
     for row, partner, pair, share in zip(packed.first, packed.second, packed.pair, packed.share, strict=True):
         pool = int(pairs.pool[pair])
-        rates[row] += share * pairs.first_factor[pair] * alone[int(row), pool].steps_per_s
-        rates[partner] += share * pairs.second_factor[pair] * alone[int(partner), pool].steps_per_s
+        rates[row] += share * pairs.first_factor[pair] * alone[int(row), pool][1]
+        rates[partner] += share * pairs.second_factor[pair] * alone[int(partner), pool][1]
     return rates
 
 
@@ -194,35 +196,19 @@ def accelerators_used(problem: Problem, shares: Shares) -> FloatArray:
         alone = _alone(problem)
         for row, pair, share in zip(packed.first, packed.pair, packed.share, strict=True):
             pool = int(pairs.pool[pair])
-            used[pool] += share * alone[int(row), pool].count
+            used[pool] += share * alone[int(row), pool][0]
     return used
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Alone:
-    """How a job runs alone in a pool: its smallest gang there, the fastest of equals."""
-
-    count: float
-    slowness: float
-
-    @property
-    def steps_per_s(self) -> float:
-        return -self.slowness
-
-
-def _alone(problem: Problem) -> dict[tuple[int, int], _Alone]:
-    """Returns how jobs run alone, by job and pool; there is no entry where a job has no configuration of one pool."""
-    columns = problem.columns
-    single = np.bincount(columns.use_column, minlength=len(columns)) == 1
-    best: dict[tuple[int, int], _Alone] = defaultdict(lambda: _Alone(0.0, 0.0))
-    for column, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):
-        if single[column]:
-            key, entry = (
-                (int(columns.job[column]), int(pool)),
-                _Alone(float(count), -float(columns.steps_per_s[column])),
-            )
-            best[key] = min(best[key], entry) if key in best else entry
-    return best
+def _alone(problem: Problem) -> dict[tuple[int, int], tuple[float, float]]:
+    """Returns how jobs run alone, by job and pool: accelerators and steps per second of the smallest gang there, the
+    fastest of equals; zeros where a job has no configuration of one pool.
+    """
+    columns, chosen = problem.columns, pool_columns(problem.columns, np.ones(len(problem.columns), dtype=np.bool_))
+    speeds = columns.steps_per_s[chosen.column]
+    keys = zip(columns.job[chosen.column].tolist(), chosen.pool.tolist(), strict=True)
+    ways = zip(chosen.count.tolist(), speeds.tolist(), strict=True)
+    return defaultdict(lambda: (0.0, 0.0), zip(keys, ways, strict=True))
 
 
 def _packed(problem: Problem, shares: Shares) -> tuple[PackedDocument, ...]:
@@ -241,33 +227,32 @@ def _packed(problem: Problem, shares: Shares) -> tuple[PackedDocument, ...]:
     )
 
 
-def _certificate(certificate: Certificate, integral_bound: float | None) -> CertificateDocument:
-    return CertificateDocument(
-        status=certificate.status,
-        objective=finite_or_none(certificate.objective),
-        bound=finite_or_none(certificate.bound),
-        gap=finite_or_none(certificate.gap),
-        violation=float(certificate.violation),
-        path=certificate.path,
-        maximise=certificate.maximise,
-        integral_bound=None if integral_bound is None else finite_or_none(integral_bound),
-    )
+_Document = TypeVar("_Document", bound=FileModel)
+_Value = TypeVar("_Value")
+
+
+def _stated(model: type[_Document], value: object, **more: object) -> _Document:
+    """Returns the document of a value whose fields have the names of the document's: null where nothing is proved."""
+    told = {name: getattr(value, name) for name in model.model_fields if hasattr(value, name)}
+    shown = {name: finite_or_none(each) if isinstance(each, float) else each for name, each in told.items()}
+    return model(**{**shown, **more})
+
+
+def _read_value(kind: Callable[..., _Value], document: FileModel, **unproved: float) -> _Value:
+    """Returns the value that such a document states; `unproved`: what null stands for."""
+    told = {field.name: getattr(document, field.name) for field in fields(cast(Any, kind))}
+    return kind(**{name: unproved[name] if each is None else each for name, each in told.items()})
+
+
+#: The parts of jobs in a stage, as documents call them and as `SolveStage` does.
+_STAGE_PARTS = {"raised": "active", "floor": "floor", "cap": "cap", "utility_value": "multiplier", "time_value": "time"}
 
 
 def _stage(problem: Problem, stage: SolveStage) -> StageDocument:
-    nothing = np.zeros(len(stage.active))
-    multiplier = stage.multiplier if len(stage.multiplier) else nothing
-    time = stage.time if len(stage.time) else nothing
-    taking_part = stage.active | (stage.floor != 0) | (stage.cap != 0) | (multiplier != 0) | (time != 0)
+    parts = {said: getattr(stage, name) for said, name in _STAGE_PARTS.items() if len(getattr(stage, name))}
+    taking_part = np.any([values != 0 for values in parts.values()], axis=0) if parts else np.zeros(0)
     jobs = tuple(
-        StageJob(
-            id=int(problem.jobs.job_id[row]),
-            raised=bool(stage.active[row]),
-            floor=float(stage.floor[row]),
-            cap=float(stage.cap[row]),
-            utility_value=float(multiplier[row]),
-            time_value=float(time[row]),
-        )
+        StageJob(id=int(problem.jobs.job_id[row]), **{said: values[row].item() for said, values in parts.items()})
         for row in np.flatnonzero(taking_part)
     )
     pools = len(problem.pools)
@@ -292,7 +277,7 @@ def _order(problem: Problem, order: Order, names: dict[int, str]) -> OrderDocume
             OrderedJob(id=job_id, name=names.get(job_id), preference=tuple(preferred[row]))
             for row, job_id in zip(order.rows, ids, strict=True)
         ),
-        yardstick=_yardstick(order.yardstick) if order.yardstick is not None else None,
+        yardstick=None if order.yardstick is None else _stated(YardstickDocument, order.yardstick),
         no_yardstick=order.no_yardstick,
     )
 
@@ -314,7 +299,7 @@ def _plan(problem: Problem, plan: Plan, names: dict[int, str]) -> PlanDocument:
     return PlanDocument(
         jobs=tuple(jobs),
         prices=_quote(problem, plan.quote),
-        yardstick=_yardstick(plan.yardstick) if plan.yardstick is not None else None,
+        yardstick=None if plan.yardstick is None else _stated(YardstickDocument, plan.yardstick),
         no_yardstick=plan.no_yardstick,
     )
 
@@ -327,20 +312,9 @@ def _quote(problem: Problem, quote: Quote) -> QuoteDocument:
     )
 
 
-def _yardstick(yardstick: BoundReport) -> YardstickDocument:
-    return YardstickDocument(
-        name=yardstick.name,
-        unit=yardstick.unit,
-        objective=finite_or_none(yardstick.objective),
-        bound=finite_or_none(yardstick.bound),
-        gap=finite_or_none(yardstick.gap),
-        maximise=yardstick.maximise,
-    )
-
-
-def finite_or_none(value: float) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """Returns the value, None where it is not finite: nothing is proved."""
-    return float(value) if np.isfinite(value) else None
+    return None if value is None or not np.isfinite(value) else float(value)
 
 
 def _by_pool(problem: Problem, values: FloatArray) -> dict[str, Any]:
@@ -476,15 +450,7 @@ def _read_shares(document: SharesDocument, problem: Problem, names: _Names) -> S
         rent=names.per_pool(document.rent, "shares.rent"),
         quote=_read_quote(document.prices, names, "shares"),
         surplus=surplus,
-        certificate=Certificate(
-            status=certificate.status,
-            objective=-unproved if certificate.objective is None else certificate.objective,
-            bound=unproved if certificate.bound is None else certificate.bound,
-            gap=np.inf if certificate.gap is None else certificate.gap,
-            violation=certificate.violation,
-            path=certificate.path,
-            maximise=certificate.maximise,
-        ),
+        certificate=_read_value(Certificate, certificate, objective=-unproved, bound=unproved, gap=np.inf),
         stages=tuple(_read_stage(stage, place, problem, names) for place, stage in enumerate(document.stages)),
         unplaceable=names.rows(document.unplaceable, "shares.unplaceable"),
         packed=_read_packed(document, problem, names),
@@ -494,21 +460,17 @@ def _read_shares(document: SharesDocument, problem: Problem, names: _Names) -> S
 
 def _read_stage(document: StageDocument, place: int, problem: Problem, names: _Names) -> SolveStage:
     n, field = len(problem.jobs), f"shares.stages[{place}]"
-    active, floor, cap, multiplier, time = np.zeros(n, dtype=np.bool_), *np.zeros((4, n))
+    parts: dict[str, Any] = {name: np.zeros(n) for name in _STAGE_PARTS.values()} | {"active": np.zeros(n, np.bool_)}
     for number, job in enumerate(document.jobs):
         row = names.job(job.id, f"{field}.jobs[{number}].id")
-        active[row], floor[row], cap[row] = job.raised, job.floor, job.cap
-        multiplier[row], time[row] = job.utility_value, job.time_value
+        for said, name in _STAGE_PARTS.items():
+            parts[name][row] = getattr(job, said)
     return SolveStage(
         kind=document.kind,
-        active=active,
-        floor=floor,
-        cap=cap,
         prices=np.concatenate((names.per_pool(document.prices, f"{field}.prices"), document.limits)),
         objective=document.objective,
         bound=np.inf if document.bound is None else document.bound,
-        multiplier=multiplier,
-        time=time,
+        **parts,
     )
 
 
@@ -542,8 +504,7 @@ def _read_order(document: OrderDocument, problem: Problem, names: _Names) -> Ord
         for rank, configuration in enumerate(job.preference):
             column = names.column(row, configuration, f"order.jobs[{place}].preference[{rank}]")
             preference[column] = len(job.preference) - rank
-    yardstick = None if document.yardstick is None else _read_yardstick(document.yardstick)
-    return Order(tuple(rows), preference, yardstick, document.no_yardstick)
+    return Order(tuple(rows), preference, _read_yardstick(document.yardstick), document.no_yardstick)
 
 
 def _read_plan(document: PlanDocument, problem: Problem, names: _Names) -> Plan:
@@ -558,8 +519,7 @@ def _read_plan(document: PlanDocument, problem: Problem, names: _Names) -> Plan:
         if job.configuration is not None:
             column[row] = names.column(row, job.configuration, f"{field}.configuration")
             _repeated(job.uses, uses[column[row]], field)
-    yardstick = None if document.yardstick is None else _read_yardstick(document.yardstick)
-    quote = _read_quote(document.prices, names, "plan")
+    yardstick, quote = _read_yardstick(document.yardstick), _read_quote(document.prices, names, "plan")
     return Plan(column, np.array(rows, dtype=np.int64), quote, surplus, yardstick, document.no_yardstick)
 
 
@@ -575,11 +535,9 @@ def _repeated(uses: Mapping[str, float], expected: Mapping[str, float], field: s
         )
 
 
-def _read_yardstick(document: YardstickDocument) -> BoundReport:
-    objective, bound, gap = (
-        np.inf if value is None else value for value in (document.objective, document.bound, document.gap)
-    )
-    return BoundReport(document.name, document.unit, objective, bound, gap, document.maximise)
+def _read_yardstick(document: YardstickDocument | None) -> BoundReport | None:
+    unproved = dict.fromkeys(("objective", "bound", "gap"), np.inf)
+    return None if document is None else _read_value(BoundReport, document, **unproved)
 
 
 #: Speeds and totals that agree to this part count as equal.
@@ -602,15 +560,7 @@ def check_document(
         *_amount_complaints(stated, answer_of(problem, policy, decision)),
         *_integral_bound_complaints(stated, integral_bound(problem, policy, decision, memory)),
     )
-    return CheckDocument(
-        holds=not complaints,
-        objective=finite_or_none(found.objective),
-        bound=finite_or_none(found.bound),
-        gap=finite_or_none(found.gap),
-        violation=found.violation,
-        complaints=complaints,
-        unchecked=found.unchecked,
-    )
+    return _stated(CheckDocument, found, holds=not complaints, complaints=complaints)
 
 
 def _amount_complaints(stated: AnswerDocument, found: AnswerDocument) -> Iterator[str]:

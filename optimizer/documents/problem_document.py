@@ -8,7 +8,8 @@ problem; fields at their defaults are left out.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -334,21 +335,45 @@ def parents_first(entities: dict[str, EntityDocument]) -> dict[str, EntityDocume
     return ordered
 
 
+#: Fields that documents and arrays have under one name. Arrays of the last two are empty where all have the default.
+_JOB_FIELDS = (
+    "weight", "remaining_steps", "submitted_at", "attained_s", "deadline_at", "value_usd_per_h", "priority_class",
+    "mixes", "fork_max",
+)  # fmt: skip
+#: The same of pools (the last four) and of entities (all but the weight).
+_POOL_FIELDS = (
+    "capacity", "rentable", "machine_size", "usd_per_h", "rented", "coming", "boot_s", "minimum_billing_s",
+)  # fmt: skip
+_ENTITY_FIELDS = ("weight", "guaranteed", "limit", "borrows")
+#: What stands in an array for null in the document.
+_UNKNOWN = {"remaining_steps": np.inf, "deadline_at": np.inf, "value_usd_per_h": np.nan}
+
+
+def _arrays(listed: Sequence[FileModel], names: Sequence[str], may_be_empty: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the arrays of these fields, over the documents; those that may be empty, where all have the default."""
+    arrays = {}
+    for name in names:
+        values = [getattr(each, name) for each in listed]
+        kind = {"priority_class": np.int64, "borrows": np.bool_, "mixes": np.bool_}.get(name, np.float64)
+        array: Any = np.array([_UNKNOWN[name] if value is None else value for value in values], dtype=kind)
+        known = name not in may_be_empty or any(value != type(listed[0]).model_fields[name].default for value in values)
+        arrays[name] = array if known else array[:0]
+    return arrays
+
+
+def _written(arrays: Any, names: Sequence[str], row: int) -> dict[str, Any]:
+    """Returns one row of these arrays, null for what is unknown or unbounded, without those that are empty."""
+    told = {name: getattr(arrays, name)[row].item() for name in names if len(getattr(arrays, name))}
+    return {name: value if isfinite(value) else None for name, value in told.items()}
+
+
 def _read_jobs(numbered: list[tuple[int, JobDocument]], row_of: dict[str, int]) -> Jobs:
     jobs = [job for _, job in numbered]
     return Jobs(
         job_id=_integers([job_id for job_id, _ in numbered]),
-        weight=_floats([job.weight for job in jobs]),
         gang=_floats([_gang(job) for job in jobs]),
-        remaining_steps=_floats([job.remaining_steps for job in jobs], missing=np.inf),
-        submitted_at=_floats([job.submitted_at for job in jobs]),
-        attained_s=_floats([job.attained_s for job in jobs]),
-        deadline_at=_floats([job.deadline_at for job in jobs], missing=np.inf),
-        value_usd_per_h=_floats([job.value_usd_per_h for job in jobs], missing=np.nan),
-        priority_class=_integers([job.priority_class for job in jobs]),
         entity=_integers([row_of.get(job.entity() or "", 0) for job in jobs]),
-        fork_max=_floats([float(job.fork_max) for job in jobs] if any(job.fork_max > 1 for job in jobs) else []),
-        mixes=np.array([job.mixes for job in jobs] if any(job.mixes for job in jobs) else [], dtype=np.bool_),
+        **_arrays(jobs, _JOB_FIELDS, _JOB_FIELDS[-2:]),
     )
 
 
@@ -380,14 +405,7 @@ def _read_pools(document: ProblemDocument, ids: list[str]) -> Pools:
     return Pools(
         pool_id=tuple(ids),
         accelerator=tuple(pool.accelerator or pool_id for pool, pool_id in zip(pools, ids, strict=True)),
-        capacity=_floats([pool.capacity for pool in pools]),
-        rentable=_floats([pool.rentable for pool in pools]),
-        machine_size=_floats([pool.machine_size for pool in pools]),
-        usd_per_h=_floats([pool.usd_per_h for pool in pools]),
-        rented=_empty_if_zero([pool.rented for pool in pools]),
-        coming=_empty_if_zero([pool.coming for pool in pools]),
-        boot_s=_empty_if_zero([pool.boot_s for pool in pools]),
-        minimum_billing_s=_empty_if_zero([pool.minimum_billing_s for pool in pools]),
+        **_arrays(pools, _POOL_FIELDS, _POOL_FIELDS[-4:]),
     )
 
 
@@ -396,17 +414,12 @@ def _read_entities(entities: dict[str, EntityDocument]) -> Entities:
     row_of = {name: row for row, name in enumerate(entities)}
     listed = list(entities.values())
     parent = _integers([-1 if entity.parent is None else row_of[entity.parent] for entity in listed])
-    guaranteed, limit = _floats([e.guaranteed for e in listed]), _floats([e.limit for e in listed])
-    borrows = np.array([entity.borrows for entity in listed], dtype=np.bool_)
     fifo = np.array([entity.inside == "fifo" for entity in listed], dtype=np.bool_)
     return Entities(
         name=tuple(entities),
-        weight=_floats([entity.weight for entity in listed]),
         parent=parent if np.any(parent >= 0) else _integers([]),
-        guaranteed=guaranteed if guaranteed.any() else np.zeros(0),
-        limit=limit if np.any(limit < 1) else np.zeros(0),
-        borrows=borrows if not borrows.all() else np.zeros(0, dtype=np.bool_),
-        fifo=fifo if fifo.any() else np.zeros(0, dtype=np.bool_),
+        fifo=fifo if fifo.any() else fifo[:0],
+        **_arrays(listed, _ENTITY_FIELDS, _ENTITY_FIELDS[1:]),
     )
 
 
@@ -427,13 +440,8 @@ def _read_pairs(pairs: tuple[PairDocument, ...], jobs: list[JobDocument], row_of
     )
 
 
-def _floats(values: list[float] | list[float | None], missing: float = 0.0) -> FloatArray:
-    return np.array([missing if value is None else value for value in values], dtype=np.float64)
-
-
-def _empty_if_zero(values: list[float]) -> FloatArray:
-    """Returns an array of the values, empty where all of them are 0."""
-    return _floats([*values] if any(values) else [])
+def _floats(values: list[float]) -> FloatArray:
+    return np.array(values, dtype=np.float64)
 
 
 def _integers(values: list[int]) -> IntArray:
@@ -484,23 +492,11 @@ def _written_pools(problem: Problem) -> dict[str, dict[str, Any]]:
     pools = problem.pools
     return {
         pool_id: {
-            "capacity": float(pools.capacity[row]),
             "accelerator": pools.accelerator[row] if pools.accelerator[row] != pool_id else None,
-            "machine_size": float(pools.machine_size[row]),
-            "usd_per_h": float(pools.usd_per_h[row]),
-            "rentable": float(pools.rentable[row]),
-            "rented": float(pools.held[row]),
-            "coming": _or_none(pools.coming, row),
-            "boot_s": _or_none(pools.boot_s, row),
-            "minimum_billing_s": _or_none(pools.minimum_billing_s, row),
+            **_written(pools, _POOL_FIELDS, row),
         }
         for row, pool_id in enumerate(pools.pool_id)
     }
-
-
-def _or_none(values: FloatArray, row: int) -> float:
-    """Returns the row's value, 0 where the array is empty because no pool states one."""
-    return float(values[row]) if len(values) else 0.0
 
 
 def _written_jobs(problem: Problem) -> Iterator[dict[str, Any]]:
@@ -511,18 +507,10 @@ def _written_jobs(problem: Problem) -> Iterator[dict[str, Any]]:
         yield {
             "id": int(jobs.job_id[row]),
             "configurations": [_configuration(entry) for entry in configurations[row]],
-            "weight": float(jobs.weight[row]),
             "gang": float(jobs.gang[row]) if jobs.gang[row] != smallest else None,
-            "remaining_steps": _finite(jobs.remaining_steps[row]),
-            "submitted_at": float(jobs.submitted_at[row]),
-            "attained_s": float(jobs.attained_s[row]),
-            "deadline_at": _finite(jobs.deadline_at[row]),
-            "value_usd_per_h": _finite(jobs.value_usd_per_h[row]),
-            "priority_class": int(jobs.priority_class[row]),
             "project": names[jobs.entity[row]] if names else None,
             "kind": _kind_name(int(problem.pairs.kind[row])) if problem.pairs is not None else None,
-            "mixes": bool(jobs.mixes[row]) if len(jobs.mixes) else False,
-            "fork_max": int(jobs.fork_max[row]) if len(jobs.fork_max) else 1,
+            **_written(jobs, _JOB_FIELDS, row),
         }
 
 
@@ -549,17 +537,9 @@ def _written_entities(problem: Problem) -> dict[str, dict[str, Any]]:
 
     def entry(row: int) -> dict[str, Any]:
         parent = int(entities.parent[row]) if len(entities.parent) else -1
-        written: dict[str, Any] = {"weight": float(entities.weight[row])}
-        written["parent"] = names[parent] if parent >= 0 else None
-        if len(entities.guaranteed):
-            written["guaranteed"] = float(entities.guaranteed[row])
-        if len(entities.limit):
-            written["limit"] = float(entities.limit[row])
-        if len(entities.borrows):
-            written["borrows"] = bool(entities.borrows[row])
-        if len(entities.fifo):
-            written["inside"] = "fifo" if entities.fifo[row] else "fairness"
-        return written
+        inside = "fifo" if len(entities.fifo) and entities.fifo[row] else "fairness"
+        of_arrays = _written(entities, _ENTITY_FIELDS, row)
+        return {"parent": names[parent] if parent >= 0 else None, "inside": inside, **of_arrays}
 
     return {name: entry(row) for row, name in enumerate(names)}
 
@@ -582,8 +562,3 @@ def _written_pairs(problem: Problem) -> list[dict[str, Any]] | None:
 
 def _kind_name(kind: int) -> str | None:
     return None if kind < 0 else f"kind-{kind}"
-
-
-def _finite(value: float) -> float | None:
-    """Returns the value, None for what is unknown or unbounded."""
-    return float(value) if np.isfinite(value) else None

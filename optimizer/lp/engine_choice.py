@@ -14,7 +14,6 @@ price method runs, in the gap that it leaves (1e-4 by default). The thresholds w
 """
 
 from enum import Enum
-from importlib.util import find_spec
 
 from optimizer.classes.class_problem import MaxSum, Objective
 
@@ -27,8 +26,6 @@ EXACT_FALLBACK_COLUMNS = 500_000
 
 #: HiGHS: up to here the dual simplex is faster than the interior point method without crossover.
 SIMPLEX_COLUMNS = 12_000
-#: The same for a program stated in cvxpy, counted in rows.
-CVXPY_SIMPLEX_ROWS = 1_000
 
 #: Cells (classes x configurations x pools, each padded to a power of two) up to which the program of rented machines is
 #: stated in cvxpy anew for each state; above, HiGHS receives matrices.
@@ -42,9 +39,6 @@ COMPILED_BOUND_COLUMNS = 200_000
 #: The most pairs of different jobs, by pool, that may share accelerators in one problem: more are refused.
 PAIR_COLUMNS_MOST = 30_000
 
-#: Whether compiled code can be loaded: without numba every method runs as numpy.
-HAS_NUMBA = find_spec("numba") is not None
-
 
 class LpEngine(Enum):
     """The engine for a single objective without co-location."""
@@ -54,7 +48,7 @@ class LpEngine(Enum):
 
 
 def engine_for(objective: Objective, columns: int) -> LpEngine:
-    """Returns the faster engine for an objective and a number of columns; the exact one where numba is missing."""
+    """Returns the faster engine for an objective and a number of columns."""
     one_program = isinstance(objective, MaxSum)
     most = EXACT_ONE_PROGRAM_COLUMNS if one_program else EXACT_SEVERAL_PROGRAMS_COLUMNS
-    return LpEngine.EXACT if columns <= most or not HAS_NUMBA else LpEngine.PRICES
+    return LpEngine.EXACT if columns <= most else LpEngine.PRICES

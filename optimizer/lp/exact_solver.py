@@ -32,7 +32,6 @@ from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import Status
 from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.lp.dual_newton.dual_task import prices_per_level
-from optimizer.lp.engine_choice import CVXPY_SIMPLEX_ROWS
 from optimizer.lp.highs import NO_VALUES, LinearProgram, LinearSolution
 from optimizer.problem import FloatArray, IntArray
 
@@ -60,14 +59,9 @@ class ProgramOutcome:
         return self.status is Status.OPTIMAL
 
 
-def solve_program(program: Any, rows: int) -> ProgramOutcome:
-    """Solves a program by HiGHS (a vertex, exact duals); where that fails, by Clarabel.
-
-    Args:
-        program: a cvxpy problem.
-        rows: constraints, which decide between simplex and interior point.
-    """
-    outcome = _solve_with(program, "highs", _highs_options(rows))
+def solve_linear(program: Any) -> ProgramOutcome:
+    """Solves a linear program of cvxpy by HiGHS (a vertex, exact duals); where that fails, by Clarabel."""
+    outcome = solve_by_highs(program)
     if outcome.status in (Status.OPTIMAL, Status.INFEASIBLE):
         return outcome
     fallback = solve_by_clarabel(program)
@@ -80,18 +74,16 @@ def solve_by_clarabel(program: Any) -> ProgramOutcome:
     return _solve_with(program, "clarabel", options)
 
 
-def _highs_options(rows: int) -> dict[str, Any]:
-    return {
-        "solver": cp.HIGHS,
-        "highs_options": {
-            "solver": "simplex" if rows <= CVXPY_SIMPLEX_ROWS else "ipm",
-            "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
-            "ipm_iteration_limit": _IPM_ITERATIONS,
-            "primal_feasibility_tolerance": _TOLERANCE,
-            "dual_feasibility_tolerance": _TOLERANCE,
-            "threads": 1,
-        },
+def solve_by_highs(program: Any, tolerance: float = _TOLERANCE) -> ProgramOutcome:
+    """Solves a linear program by the simplex method."""
+    options = {
+        "solver": "simplex",
+        "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
+        "primal_feasibility_tolerance": tolerance,
+        "dual_feasibility_tolerance": tolerance,
+        "threads": 1,
     }
+    return _solve_with(program, "highs", {"solver": cp.HIGHS, "highs_options": options})
 
 
 def _solve_with(program: Any, name: str, options: dict[str, Any]) -> ProgramOutcome:
@@ -164,7 +156,7 @@ def attainable_floors(problem: ClassProblem, worth: FloatArray, floor: FloatArra
     """
     program = ClassProgram(problem, worth)
     asks = np.flatnonzero(floor)
-    if not solve_program(program.kept(asks, floor[asks]), rows=0).solved:
+    if not solve_linear(program.kept(asks, floor[asks])).solved:
         return np.zeros(len(floor))
     x = make_feasible(problem, program.x.value)
     return np.minimum(floor, sum_by(problem.owner, worth * x, problem.classes)) * (1 - _SLACK)
@@ -236,28 +228,26 @@ class _LinearSolver:
         self.path, self.work = "highs", 0
 
     def level(self, rise: FloatArray, floor: FloatArray) -> LinearSolution:
-        found = self._highs.solve(np.zeros(self._problem.columns), 1.0, rise, floor)
-        self.work += found.work
-        return found if _is_final(found) else self._clarabel(lambda program: program.level(rise, floor))
+        asked = np.zeros(self._problem.columns), 1.0, rise, floor
+        return self._solved(asked, lambda program: program.level(rise, floor))
 
     def total(self, value: FloatArray, floor: FloatArray) -> LinearSolution:
         members = self._problem.size[self._problem.owner]
-        found = self._highs.solve(members * value, 0.0, np.zeros(self._problem.classes), floor)
-        self.work += found.work
-        return found if _is_final(found) else self._clarabel(lambda program: program.total(value, floor))
+        asked = members * value, 0.0, np.zeros(self._problem.classes), floor
+        return self._solved(asked, lambda program: program.total(value, floor))
 
-    def _clarabel(self, state: Any) -> LinearSolution:
+    def _solved(self, asked: tuple[FloatArray, float, FloatArray, FloatArray], stated: Any) -> LinearSolution:
+        found = self._highs.solve(*asked)
+        self.work += found.work
+        if found.status in (Status.OPTIMAL, Status.INFEASIBLE):
+            return found
         program = ClassProgram(self._problem, self._worth)
-        ended = solve_by_clarabel(state(program))
+        ended = solve_by_clarabel(stated(program))
         self.path, self.work = "cvxpy/clarabel", self.work + ended.work
         if not ended.solved:
             return LinearSolution(ended.status, NO_VALUES, 0.0, NO_VALUES, ended.work)
         theta = 0.0 if program.theta.value is None else float(program.theta.value)
         return LinearSolution(ended.status, program.x.value, theta, program.prices(), ended.work)
-
-
-def _is_final(found: LinearSolution) -> bool:
-    return found.status in (Status.OPTIMAL, Status.INFEASIBLE)
 
 
 @dataclass(slots=True)

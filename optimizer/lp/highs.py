@@ -46,6 +46,16 @@ def highs_solver(**options: str | int | float) -> highspy.Highs:
     return solver
 
 
+def simplex_solver(iterations: int, tolerance: float) -> highspy.Highs:
+    """Returns a solver by the simplex method, with a limit of iterations and one tolerance for both feasibilities."""
+    return highs_solver(
+        solver="simplex",
+        simplex_iteration_limit=iterations,
+        primal_feasibility_tolerance=tolerance,
+        dual_feasibility_tolerance=tolerance,
+    )
+
+
 def set_options(highs: highspy.Highs, /, **options: str | int | float) -> None:
     """Sets options by their HiGHS names."""
     for name, value in options.items():

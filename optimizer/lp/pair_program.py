@@ -30,20 +30,20 @@ import numpy as np
 from scipy import sparse
 
 from optimizer.classes.class_problem import (
-    FULL,
     ClassProblem,
     ClassSolution,
     MaxMin,
     MaxSum,
     TargetFunction,
+    bisected,
     level_reached,
 )
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import SolveStage, Status
 from optimizer.lp.dual_newton.dual_bound import dual_bound
-from optimizer.lp.highs import STATUS_OF_HIGHS, highs_model, highs_solver
+from optimizer.lp.highs import STATUS_OF_HIGHS, highs_model, simplex_solver
 from optimizer.lp.pair_columns import PairColumns, pair_columns, pairs_of_jobs
-from optimizer.lp.staged_solution import SolveInput, StagedSolution, rising_classes, scarce_pools, stage_over_jobs
+from optimizer.lp.staged_solution import SolveInput, StagedSolution, can_add, rising_classes, stage_over_jobs
 from optimizer.problem import FloatArray
 
 #: Of HiGHS, its smallest: a full job must not look short of its best by rounding.
@@ -52,9 +52,8 @@ _SIMPLEX_ITERATIONS = 500_000
 #: A level within this part of the proved one counts as reached; and the most programs for one level.
 _REACHED = 1e-9
 _MAX_PASSES = 40
-#: Sums of costs that agree to this part count as equal; and the most halvings in the search for a level.
+#: Sums of costs that agree to this part count as equal.
 _ROUNDING = 1e-12
-_HALVINGS = 100
 #: Floors are lowered by this part, so that rounding cannot make the next program infeasible.
 _SLACK = 1e-9
 #: A stage is dropped if it takes more than this part of what it had to keep.
@@ -114,7 +113,7 @@ def solve_colocated_in_stages(
     shown = found
     if leftover and isinstance(objective, MaxMin):
         kept = np.minimum(objective.targets.at(found.objective)[0], program.utility(found))
-        if _can_add(class_problem, objective, kept, found.duals.prices):
+        if can_add(class_problem, objective, kept, found.duals.prices):
             total = MaxSum(objective.worth, objective.worth, kept * (1 - _SLACK))
             more = program.solve(total)
             if more.status is Status.OPTIMAL and np.all(program.utility(more) >= kept * (1 - _KEPT)):
@@ -134,13 +133,6 @@ def _colocated_stage(request: SolveInput, objective: MaxMin | MaxSum, found: Pai
     return replace(stage, multiplier=to_jobs(duals.multiplier), time=to_jobs(duals.time))
 
 
-def _can_add(class_problem: ClassProblem, objective: MaxMin, kept: FloatArray, prices: FloatArray) -> bool:
-    """Returns whether some class below its best has a column that uses no scarce row."""
-    taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
-    below_best = kept < max_by(class_problem.owner, objective.worth, class_problem.classes) * (1 - FULL)
-    return bool(np.any(below_best[class_problem.owner] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))
-
-
 class PairProgram:
     """The programs of one problem and one utility; objectives, floors and rises vary from call to call."""
 
@@ -152,12 +144,7 @@ class PairProgram:
         #: What a unit of time of each pair gives one member of both its classes (2, q).
         self._part = pairs.keeps / problem.size[pairs.member]
         self._matrix = self._columns()
-        self._highs = highs_solver(
-            solver="simplex",
-            simplex_iteration_limit=_SIMPLEX_ITERATIONS,
-            primal_feasibility_tolerance=_TOLERANCE,
-            dual_feasibility_tolerance=_TOLERANCE,
-        )
+        self._highs = simplex_solver(_SIMPLEX_ITERATIONS, _TOLERANCE)
 
     def solve(self, objective: MaxMin | MaxSum) -> PairSolution:
         """Maximises the objective. Where HiGHS does not answer, the status says so and nothing else counts.
@@ -296,15 +283,9 @@ def affordable_level(targets: TargetFunction, paid: FloatArray, income: float) -
     valid bound.
     """
     enough = income + _ROUNDING * abs(income)
-    low, high = 0.0, targets.highest
-    if float(paid @ targets.at(high)[0]) <= enough:
-        return high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if float(paid @ targets.at(middle)[0]) <= enough:
-            low = middle
-        else:
-            high = middle
-    return high
+
+    def affords(z: float) -> bool:
+        return float(paid @ targets.at(z)[0]) <= enough
+
+    highest = targets.highest
+    return highest if affords(highest) else bisected(affords, 0.0, highest)[1]

@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 
 from optimizer.classes.class_problem import (
-    FULL,
     ClassProblem,
     ClassSolution,
     Lexicographic,
@@ -26,15 +25,15 @@ from optimizer.classes.class_problem import (
     Objective,
     objective_value,
 )
-from optimizer.classes.segments import max_by, sum_by
+from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Status
 from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.lp.engine_choice import EXACT_FALLBACK_COLUMNS, LpEngine, engine_for
 from optimizer.lp.staged_solution import (
     SolveInput,
     StagedSolution,
+    can_add,
     rising_classes,
-    scarce_pools,
     stage_over_jobs,
 )
 from optimizer.problem import FloatArray
@@ -125,7 +124,7 @@ def _solve_in_stages(request: SolveInput, objective: Objective, leftover: bool, 
     if (
         leftover
         and status is not Status.FAILED
-        and (not stages or _can_add(class_problem, objective, kept, stages[0].prices))
+        and (not stages or can_add(class_problem, objective, kept, stages[0].prices))
     ):
         total = MaxSum(objective.worth, objective.worth, kept * (1 - _SLACK))
         more = _or_equal_shares(request, total, solve_class_problem(class_problem, total))
@@ -178,13 +177,3 @@ def _promised_utility(class_problem: ClassProblem, objective: Objective, found: 
     if isinstance(objective, NashWelfare):
         return np.where(objective.weight > 0, utility, 0.0)  # What members without a weight got there is arbitrary.
     return utility
-
-
-def _can_add(class_problem: ClassProblem, objective: Objective, kept: FloatArray, prices: FloatArray) -> bool:
-    """Returns whether some class below its best has a column that uses no scarce row."""
-    taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
-    best = max_by(class_problem.owner, objective.worth, class_problem.classes)
-    below_best = kept < best * (1 - FULL)
-    if isinstance(objective, NashWelfare):
-        below_best &= objective.weight == 0  # The others have taken what is free already.
-    return bool(np.any(below_best[class_problem.owner] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.classes.aggregation import AggregatedProblem
-from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
+from optimizer.classes.class_problem import FULL, ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import NO_COLOCATED_JOBS, ColocatedJobs, SolveStage, StageKind, Status
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
@@ -74,6 +74,19 @@ def scarce_pools(prices: FloatArray, capacity: FloatArray) -> BoolArray:
     paid = prices * capacity
     binding: BoolArray = paid > SCARCE * max(float(paid.sum()), 1e-300)
     return binding
+
+
+def can_add(class_problem: ClassProblem, objective: Objective, kept: FloatArray, prices: FloatArray) -> bool:
+    """Returns whether some class below its best has a column that uses no scarce row.
+
+    `kept`: the utility that a stage gives one member of each class (k,); `prices`: of its rows (r,).
+    """
+    taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
+    best = max_by(class_problem.owner, objective.worth, class_problem.classes)
+    below_best = kept < best * (1 - FULL)
+    if isinstance(objective, NashWelfare):
+        below_best &= objective.weight == 0  # The others have taken what is free already.
+    return bool(np.any(below_best[class_problem.owner] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

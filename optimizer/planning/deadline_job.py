@@ -12,7 +12,7 @@ otherwise. Both stay on demand until the end once the slack falls below the job'
 present slot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
@@ -140,17 +140,39 @@ def run_deadline_job(job: DeadlineJob, policy: SpotPolicy, available: Sequence[b
 
     Raises ValueError if the policy holds a spot machine in a slot without one. The trace must reach to the deadline.
     """
-    going = DeadlineRun(job, job.work)
+    return run_slots(job, [available], lambda now, at, there: (policy.hold(job, now), 0))
+
+
+def run_slots(
+    job: DeadlineJob,
+    zones: Sequence[Sequence[bool]],
+    choose: Callable[[DeadlineState, int, Sequence[bool]], tuple[HeldMachine, int]],
+) -> DeadlineOutcome:
+    """Runs a job over traces of spot availability by zone.
+
+    Args:
+        job: any.
+        zones: one value per slot; each trace reaches to the deadline.
+        choose: returns what to hold and in which zone, from the state at the start of a slot, the zone of the last spot
+            machine, and which zones have one. Another zone is another machine.
+
+    Raises ValueError if a spot machine is chosen where there is none.
+    """
+    going, at = DeadlineRun(job, job.work), 0
     for index in range(job.slots):
         if going.left == 0:
             break
-        spot = available[index]
-        if going.held is HeldMachine.SPOT and not spot:
+        there = [zone[index] for zone in zones]
+        if going.held is HeldMachine.SPOT and not there[at]:
             going.lose()
-        chosen = policy.hold(job, going.state_at(index, spot))
-        if chosen is HeldMachine.SPOT and not spot:
-            raise ValueError("a policy may hold a spot machine only where there is one")
-        going.spend(chosen)
+        held, zone = choose(going.state_at(index, any(there)), at, there)
+        if held is HeldMachine.SPOT:
+            if not there[zone]:
+                raise ValueError("a policy may hold a spot machine only where there is one")
+            if zone != at and going.held is HeldMachine.SPOT:
+                going.lose()
+            at = zone
+        going.spend(held)
     return going.outcome()
 
 

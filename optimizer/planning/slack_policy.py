@@ -340,7 +340,11 @@ def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[
 
     Raises ValueError if `taken` is given for another number of markets.
     """
-    pieces = plan_slack_in_pieces(job, markets, taken)
+    return _finished(plan_slack_in_pieces(job, markets, taken))
+
+
+def _finished(pieces: Generator[None, None, SlackPlan]) -> SlackPlan:
+    """Returns what a generator returns once it has done all its work."""
     while True:
         try:
             next(pieces)
@@ -598,14 +602,7 @@ class SlackPlans:
 
     def _plan(self, grid: _Grid, slots: int, slack: int) -> SlackPlan:
         known = self._known(grid, slots, slack)
-        if known is None:
-            _, making = self._begin(grid, slots, slack)
-            while known is None:
-                try:
-                    next(making)
-                except StopIteration as end:
-                    known = self._keep(grid, end.value)
-        return known
+        return self._keep(grid, _finished(self._begin(grid, slots, slack)[1])) if known is None else known
 
     def _known(self, grid: _Grid, slots: int, slack: int) -> SlackPlan | None:
         """Returns the cached plan if it covers as many slots and as much slack; else None."""
@@ -648,7 +645,7 @@ def _place(now: SlackSituation) -> tuple[_Grid, int, int] | None:
 
 def _pending(job: DeadlineJob, units: int) -> int:
     """Returns the smallest remaining changeover of those in the plan that is at least `units`."""
-    known = sorted({max(job.changeover - slots * job.slot, 0) for slots in range(1, job.changeover // job.slot + 2)})
+    known = [mode.pending for mode in held_modes(job) if mode.held is HeldMachine.SPOT]  # they ascend
     return next((each for each in known if each >= units), known[-1])
 
 

@@ -40,6 +40,7 @@ from optimizer.planning.deadline_job import (
     SpotPolicy,
     UniformProgress,
     run_deadline_job,
+    run_slots,
 )
 from optimizer.planning.slack_policy import (
     MARKET_STATES,
@@ -82,19 +83,9 @@ def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> Deadlin
 
 def _follow(job: DeadlineJob, zones: Sequence[Sequence[bool]], values: Sequence[FloatArray]) -> DeadlineOutcome:
     """Returns the run that takes the cheapest choice in each slot, by the costs to go for each number of slots left."""
-    going, at = DeadlineRun(job, job.work), 0
-    for index in range(job.slots):
-        if going.left == 0:
-            break
-        there = [zone[index] for zone in zones]
-        if going.held is HeldMachine.SPOT and not there[at]:
-            going.lose()
-        held, zone = _cheapest_choice(job, values[job.slots - index - 1], going.state_at(index, any(there)), at, there)
-        if held is HeldMachine.SPOT and going.held is HeldMachine.SPOT and zone != at:
-            going.lose()
-        at = zone if held is HeldMachine.SPOT else at
-        going.spend(held)
-    return going.outcome()
+    return run_slots(
+        job, zones, lambda now, at, there: _cheapest_choice(job, values[now.time_left // job.slot - 1], now, at, there)
+    )
 
 
 def _costs_to_go(job: DeadlineJob, runs: Sequence[Sequence[Sequence[bool]]]) -> list[FloatArray]:
@@ -206,19 +197,14 @@ def run_in_zones(
     job: DeadlineJob, policy: SpotPolicy, choice: ZoneChoice, zones: Sequence[Sequence[bool]]
 ) -> DeadlineOutcome:
     """Runs a job under a policy that sees the zones as one market; with one zone equal to `run_deadline_job`."""
-    going, at = DeadlineRun(job, job.work), 0
-    for index in range(job.slots):
-        if going.left == 0:
-            break
-        available = [zone[index] for zone in zones]
-        choice.see(available)
-        if going.held is HeldMachine.SPOT and not available[at]:
-            going.lose()
-        chosen = policy.hold(job, going.state_at(index, any(available)))
-        if chosen is HeldMachine.SPOT and going.held is not HeldMachine.SPOT:
-            at = choice.best(available)
-        going.spend(chosen)
-    return going.outcome()
+
+    def choose(now: DeadlineState, at: int, there: Sequence[bool]) -> tuple[HeldMachine, int]:
+        choice.see(there)
+        held = policy.hold(job, now)
+        begins = held is HeldMachine.SPOT and now.held is not HeldMachine.SPOT
+        return held, choice.best(there) if begins else at
+
+    return run_slots(job, zones, choose)
 
 
 @dataclass(frozen=True, slots=True)

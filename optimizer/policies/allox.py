@@ -27,7 +27,8 @@ from pydantic.dataclasses import dataclass
 from optimizer.assignment.list_schedule import completion_bound_s
 from optimizer.classes.class_problem import constraint_violation, relative_gap
 from optimizer.classes.segments import max_by
-from optimizer.decision import NO_PRICES, Certificate, Memory, Quote, Shares, Status
+from optimizer.decision import Certificate, Memory, Quote, Shares, Status
+from optimizer.policies.share_answers import unpriced_shares
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
@@ -75,14 +76,12 @@ class Allox:
         x[kept] = x[found.starts] = 1.0
         total_s = found.total_s + float(length_s[kept].sum())
         proof = self._proof(problem, usable & counted[columns.job], steps, total_s, x, guessed)
-        return _shares(problem, usable, x, proof), _remember(problem, x)
+        unplaceable = np.setdiff1d(np.arange(len(problem.jobs)), columns.job[usable])
+        return unpriced_shares(problem, x, proof, unplaceable), _remember(problem, x)
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the speed of each configuration, relative to the fastest (c,): an arriving job takes the best free
-        one.
-        """
-        fastest = float(newcomer.steps_per_s.max(initial=0.0))
-        return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))
+        """Returns the relative speeds (c,): an arriving job takes the fastest free configuration."""
+        return newcomer.relative_speeds
 
     def _steps_left(self, problem: Problem) -> tuple[FloatArray, int]:
         """Returns the steps left of each job (n,), estimated where unknown, and how many were estimated."""
@@ -156,15 +155,6 @@ def _left(problem: Problem, kept: IntArray) -> FloatArray:
     held = np.isin(columns.use_column, kept)
     taken = np.bincount(columns.use_pool[held], columns.use_count[held], len(problem.pools))
     return np.maximum(problem.pools.capacity - taken, 0.0)
-
-
-def _shares(problem: Problem, usable: BoolArray, x: FloatArray, proof: Certificate) -> Shares:
-    """Returns the decision; no pool has a price."""
-    free = Quote(np.zeros(len(problem.pools)), NO_PRICES, 1.0)
-    placeable = np.zeros(len(problem.jobs), dtype=np.bool_)
-    placeable[problem.columns.job[usable]] = True
-    unplaceable = np.flatnonzero(~placeable)
-    return Shares(x, problem.pools.held, free, np.zeros(len(problem.jobs)), proof, unplaceable=unplaceable)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

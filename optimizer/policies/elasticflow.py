@@ -28,7 +28,7 @@ from optimizer.assignment import plan_draft as drafts
 from optimizer.assignment.column_assignment import gain_by_value, grow_greedily, place_in_column
 from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.policy import Newcomer
+from optimizer.policy import MovesJobs, Newcomer
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 _TINY = 1e-9
@@ -198,7 +198,7 @@ class ElasticFlow:
         ),
     ] = 0.0
     #: Every event is decided from scratch, so running jobs may be resized.
-    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
+    moves: MovesJobs = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Returns the plan, and the memory with the ids of admitted and refused jobs."""
@@ -228,7 +228,7 @@ class ElasticFlow:
         """Returns each configuration's speed over the job's best speed per accelerator (c,): until the next plan the
         job runs on what no other wants.
         """
-        usable = (newcomer.steps_per_s > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
+        usable = newcomer.usable
         if not usable.any():
             return np.zeros(len(usable))
         best = (newcomer.steps_per_s / newcomer.count)[usable].max()

@@ -1,5 +1,6 @@
 """Fair shares: max-min by one level or level by level, the product of utilities, and equal parts for all jobs."""
 
+from collections.abc import Callable
 from math import exp
 from typing import Annotated, ClassVar, Literal
 
@@ -18,19 +19,25 @@ from optimizer.classes.class_problem import (
     relative_gap,
 )
 from optimizer.classes.segments import sum_by
-from optimizer.decision import NO_PRICES, Certificate, Memory, Quote, Shares, StageKind, Status
+from optimizer.decision import Certificate, Memory, Quote, Shares, StageKind, Status
 from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
-from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
+from optimizer.policies.share_answers import (
+    ValuedByWeight,
+    empty_answer,
+    fair_share_answer,
+    staged_certificate,
+    unpriced_shares,
+)
 from optimizer.policy import HeterogeneityAware, Newcomer, SpaceSharing
 from optimizer.problem import FloatArray, Problem
-from optimizer.utility.fair_share import equal_shares, fair_share_utility, max_min_level, newcomer_worth
+from optimizer.utility.fair_share import Utility, equal_shares, fair_share_utility, max_min_level
 from optimizer.validate import validate_problem
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class MaxMinFairness:
+class MaxMinFairness(ValuedByWeight):
     """Maximises the smallest utility per weight (max-min fairness).
 
         maximise  min_m u[m] / w[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
@@ -86,18 +93,9 @@ class MaxMinFairness:
             solved, memory = solve(request, one_level, memory)
         return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
-    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the worth of each configuration (c,): the price that its utility would be worth if the arriving job
-        competed like the mean job.
-
-        value[c] = exchange * w * worth[c], in the quote's unit: what the configuration gives in fair-share units,
-        times the arriving job's weight over the mean of the others. 0 for what it cannot run.
-        """
-        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
-
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class WaterFilling:
+class WaterFilling(ValuedByWeight):
     """Max-min fairness by water filling: capacity that a job cannot use goes to the others, level by level.
 
     The shares are the lexicographic max-min of fair-share utilities per weight: they maximise the smallest u/w, then
@@ -124,12 +122,6 @@ class WaterFilling:
         solved, memory = solve(request, Lexicographic(rule), memory)
         return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
-    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the worth of each configuration (c,): its fair-share units, times the arriving job's weight over the
-        mean weight.
-        """
-        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
-
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Isolated:
@@ -152,31 +144,35 @@ class Isolated:
         Raises:
             ProblemError: the problem is malformed.
         """
-        best, _ = MaxMinFairness(then="sum").decide(problem, None)
-        if best.certificate.status is Status.EMPTY:
-            return best, None
-        utility = fair_share_utility(problem, aware=True)
-        x = equal_shares(problem, utility.usable)
-        gained = sum_by(problem.columns.job, utility.worth * x, len(problem.jobs))
-        level, bound = max_min_level(gained, utility.weight, utility.best), best.certificate.bound
-        path = "formula; bound: max_min_fairness"
-        proof = Certificate(
-            Status.DEFINED, level, bound, relative_gap(level, bound), constraint_violation(problem, x), path
-        )
-        free = Quote(np.zeros(len(problem.pools)), NO_PRICES, 1.0)
-        nothing = np.zeros(len(problem.jobs))
-        return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
+        return unpriced_answer(problem, "formula", lambda utility: equal_shares(problem, utility.usable)), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the speed of each configuration, relative to the fastest (c,): an arriving job takes the best free
-        one.
-        """
-        fastest = float(newcomer.steps_per_s.max(initial=0.0))
-        return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))
+        """Returns the relative speeds (c,): an arriving job takes the fastest free configuration."""
+        return newcomer.relative_speeds
+
+
+def unpriced_answer(problem: Problem, method: str, shares_of: Callable[[Utility], FloatArray]) -> Shares:
+    """Returns shares (c,) that no program found, beside the level that max-min fairness proves.
+
+    Args:
+        problem: what is asked.
+        method: what found the shares, in a word.
+        shares_of: finds them; it is not asked where no job can run.
+    """
+    best, _ = MaxMinFairness(then="sum").decide(problem, None)
+    if best.certificate.status is Status.EMPTY:
+        return best
+    utility = fair_share_utility(problem, aware=True)
+    x = shares_of(utility)
+    gained = sum_by(problem.columns.job, utility.worth * x, len(problem.jobs))
+    level, bound = max_min_level(gained, utility.weight, utility.best), best.certificate.bound
+    gap, violation = relative_gap(level, bound), constraint_violation(problem, x)
+    proof = Certificate(Status.DEFINED, level, bound, gap, violation, f"{method}; bound: max_min_fairness")
+    return unpriced_shares(problem, x, proof, best.unplaceable)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class ProportionalFairness:
+class ProportionalFairness(ValuedByWeight):
     """Maximises the weighted product of utilities (proportional fairness, Nash welfare).
 
         maximise  sum_m w[m] log u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
@@ -205,12 +201,6 @@ class ProportionalFairness:
         objective = NashWelfare(classes.per_column(utility.worth), classes.per_class(utility.weight))
         solved, _ = solve(SolveInput(problem, utility, classes), objective)
         return fair_share_answer(solved, _mean_certificate(solved)), None
-
-    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the worth of each configuration in fair-share units, times the arriving job's weight over the mean
-        weight (c,).
-        """
-        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
 
 
 def _mean_certificate(solved: StagedSolution) -> Certificate:

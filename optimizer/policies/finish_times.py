@@ -9,26 +9,25 @@ from pydantic.dataclasses import dataclass
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin, ThemisTargets
 from optimizer.classes.segments import max_by
-from optimizer.decision import Certificate, Memory, Quote, Shares
+from optimizer.decision import Certificate, Memory, Shares
 from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
-from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
-from optimizer.policy import HeterogeneityAware, LeftoverRule, Newcomer, SpaceSharing
+from optimizer.policies.share_answers import ValuedByWeight, empty_answer, fair_share_answer, staged_certificate
+from optimizer.policy import HeterogeneityAware, LeftoverRule, SpaceSharing
 from optimizer.problem import FloatArray, Problem
 from optimizer.utility.fair_share import (
     FinishTimeFacts,
     Utility,
     fair_share_utility,
     finish_time_facts,
-    newcomer_worth,
     remember_isolated_time,
 )
 from optimizer.validate import validate_problem
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class FinishTimeFairness:
+class FinishTimeFairness(ValuedByWeight):
     """Minimises the largest finish time relative to that on an own 1/M of the fleet (finish-time fairness, Themis).
 
         minimise  max_m rho[m]        rho[m] = (t[m] + R[m] / thr[m](x)) / (A[m] + R[m] / iso[m])
@@ -50,6 +49,7 @@ class FinishTimeFairness:
     """
 
     checked_by: ClassVar[str] = "optimizer.check.certificate:FINISH_TIME_FAIRNESS"
+    weighs: ClassVar[bool] = False
 
     aware: HeterogeneityAware = True
     then: LeftoverRule = "sum"
@@ -83,9 +83,6 @@ class FinishTimeFairness:
             problem, times
         )
 
-    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        return newcomer_worth(newcomer, aware=self.aware) * quote.exchange
-
 
 def _ratio_certificate(solved: StagedSolution, times: FinishTimeFacts) -> Certificate:
     """Returns the certificate about the largest rho: its lower bound is what the prices prove, or the rho of a job
@@ -107,7 +104,7 @@ _UNKNOWN_S = 3600.0
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class Makespan:
+class Makespan(ValuedByWeight):
     """Minimises the makespan: the time at which the last job ends.
 
         minimise  T        s.t.  thr[m](x) >= R[m] / T
@@ -124,6 +121,7 @@ class Makespan:
     """
 
     checked_by: ClassVar[str] = "optimizer.check.certificate:MAKESPAN"
+    weighs: ClassVar[bool] = False
 
     aware: HeterogeneityAware = True
     then: LeftoverRule = "sum"
@@ -143,9 +141,6 @@ class Makespan:
         request = SolveInput(problem, utility, classes, self.packed)
         solved, _ = solve(request, MaxMin(worth, targets), leftover=self.then == "sum")
         return fair_share_answer(solved, _last_end_certificate(solved, slope), weighted=False), None
-
-    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        return newcomer_worth(newcomer, aware=self.aware) * quote.exchange
 
 
 def equal_split_seconds_left(problem: Problem, utility: Utility) -> FloatArray:

@@ -4,8 +4,9 @@ The goodput of a configuration is its rate: for a job with an adaptive batch siz
 an integer program over the contested jobs find the choice (`optimizer.assignment.multiple_choice_knapsack`).
 """
 
+from abc import ABC, abstractmethod
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
@@ -13,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from optimizer.assignment import plan_draft as drafts
 from optimizer.assignment.column_assignment import assign_jobs
-from optimizer.assignment.multiple_choice_knapsack import solve_knapsack
+from optimizer.assignment.multiple_choice_knapsack import KNAPSACK_TOLERANCE, solve_knapsack
 from optimizer.assignment.plan_draft import (
     ElasticHistory,
     ElasticJobs,
@@ -23,17 +24,36 @@ from optimizer.assignment.plan_draft import (
     restart_factor,
 )
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.policy import Newcomer
-from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.policy import GrowthLimit, MovesJobs, Newcomer
+from optimizer.problem import FloatArray, IntArray, Problem
 
-_POLLUX_MEASURE = drafts.PlanMeasure("Pollux's fitness, by choice at prices", "Pollux's fitness")
-#: Relative tolerance of the choice. Serving any job at all is most of the fitness: to tell the rest apart takes more
-#: digits.
-_TOLERANCE = 1e-6
+
+class _ChoosesByGoodput(ABC):
+    """One configuration for each job at every round, by what each adds at its goodput."""
+
+    _measure: ClassVar[drafts.PlanMeasure]
+    #: Relative gap to the bound at which the choice ends.
+    _tolerance: ClassVar[float]
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """Returns the plan, and the memory: each job's largest gang so far, its number of starts, and its last
+        configuration.
+        """
+        facts = elastic_jobs_of(problem)
+        history, memory = recall_history(problem, facts, memory)
+        value = self._values(problem, facts, history)
+        draft = drafts.begin_plan(problem)
+        drafts.count_fixed(draft, value)
+        assign_jobs(problem, value, draft, partial(solve_knapsack, tolerance=self._tolerance))
+        return drafts.finish_plan(problem, value, facts.size, draft, self._measure), memory
+
+    @abstractmethod
+    def _values(self, problem: Problem, facts: ElasticJobs, history: ElasticHistory) -> FloatArray:
+        """Returns what every column adds (c,); 0 where it may not be chosen."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class Pollux:
+class Pollux(_ChoosesByGoodput):
     """Maximises a power mean of the jobs' goodputs, each relative to that on a fair share of the fleet.
 
         maximise  sum_j w_j sum_c (waiting^p - (waiting + f_c s_c)^p) y_c   one configuration c = (pool, count) a job
@@ -49,44 +69,34 @@ class Pollux:
     Source: Qiao et al., Pollux, OSDI 2021, the fitness; the search is ours.
     """
 
+    _measure: ClassVar[drafts.PlanMeasure] = drafts.PlanMeasure(
+        "Pollux's fitness, by choice at prices", "Pollux's fitness"
+    )
+    #: Serving any job at all is most of the fitness: to tell the rest apart takes more digits.
+    _tolerance: ClassVar[float] = 1e-6
+
     power: Annotated[float, Field(ge=-4, lt=0, description="Exponent of the power mean; lower is fairer.")] = -1.0
     waiting: Annotated[float, Field(gt=0, le=1, description="Speedup credited to a job without accelerators.")] = 0.004
-    growth: Annotated[
-        float,
-        Field(
-            ge=1,
-            description="Limit of growth: a job gets at most this multiple of the most accelerators it has run on.",
-        ),
-    ] = 2.0
+    growth: GrowthLimit = 2.0
     #: Every round is decided from scratch, so running jobs may be resized.
-    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
-
-    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """Returns the plan, and the memory: each job's largest gang so far, its number of starts, and its last
-        configuration.
-        """
-        facts = elastic_jobs_of(problem)
-        history, memory = recall_history(problem, facts, memory)
-        columns, jobs = problem.columns, problem.jobs
-        allowed = growth_allowed(problem, facts, history, self.growth)
-        fair = _fair_rates(problem, facts)
-        speedup = columns.steps_per_s / fair[columns.job] * restart_factor(problem, facts, history)
-        value = np.where(allowed, jobs.weight[columns.job] * self._gain(speedup), 0.0)
-        draft = drafts.begin_plan(problem)
-        drafts.count_fixed(draft, value)
-        assign_jobs(problem, value, draft, partial(solve_knapsack, tolerance=_TOLERANCE))
-        return drafts.finish_plan(problem, value, facts.size, draft, _POLLUX_MEASURE), memory
+    moves: MovesJobs = True
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Returns what each smallest gang would add (c,), with its own speed as the fair one; 0 for larger gangs, as a
         job begins small.
         """
-        usable = (newcomer.steps_per_s > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
-        if not usable.any():
-            return np.zeros(len(usable))
-        least = usable & (newcomer.count <= newcomer.count[usable].min())
+        least = newcomer.smallest
+        if not least.any():
+            return np.zeros(len(least))
         speedup = newcomer.steps_per_s / newcomer.steps_per_s[least].mean()
         return np.where(least, newcomer.weight * self._gain(speedup), 0.0)
+
+    def _values(self, problem: Problem, facts: ElasticJobs, history: ElasticHistory) -> FloatArray:
+        columns = problem.columns
+        fair = _fair_rates(problem, facts)
+        speedup = columns.steps_per_s / fair[columns.job] * restart_factor(problem, facts, history)
+        allowed = growth_allowed(problem, facts, history, self.growth)
+        return np.where(allowed, problem.jobs.weight[columns.job] * self._gain(speedup), 0.0)
 
     def _gain(self, speedup: FloatArray) -> FloatArray:
         gain: FloatArray = self.waiting**self.power - (self.waiting + speedup) ** self.power
@@ -115,10 +125,6 @@ def _largest_within(place: IntArray, size: FloatArray, most: float) -> IntArray:
     return order[np.unique(place[order], return_index=True)[1]]
 
 
-UNIT = "Sia's objective"
-_SIA_MEASURE = drafts.PlanMeasure("configuration choice at prices", UNIT)
-
-
 def _not_zero(power: float) -> float:
     if power == 0:
         raise ValueError("a power of 0 tells no configuration from another")
@@ -126,7 +132,7 @@ def _not_zero(power: float) -> float:
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class Sia:
+class Sia(_ChoosesByGoodput):
     """Maximises total goodput, each job's normalised by its smallest configuration, with a penalty for restarts.
 
         maximise  sum_j w_j sum_c (waiting - A_c) y_c     one configuration c = (pool, count) per job, within the pools
@@ -142,6 +148,9 @@ class Sia:
     Source: Jayaram Subramanya et al., Sia, SOSP 2023.
     """
 
+    _measure: ClassVar[drafts.PlanMeasure] = drafts.PlanMeasure("configuration choice at prices", "Sia's objective")
+    _tolerance: ClassVar[float] = KNAPSACK_TOLERANCE
+
     power: Annotated[
         float,
         Field(ge=-4, le=1, description="Exponent of the power mean, not 0; lower is fairer."),
@@ -151,13 +160,7 @@ class Sia:
         float,
         Field(gt=1, le=1000, description="Penalty for a job without accelerators, relative to its smallest gang."),
     ] = 1.1
-    growth: Annotated[
-        float,
-        Field(
-            ge=1,
-            description="Limit of growth: a job gets at most this multiple of the most accelerators it has run on.",
-        ),
-    ] = 2.0
+    growth: GrowthLimit = 2.0
     restarts: Annotated[
         bool,
         Field(
@@ -166,37 +169,20 @@ class Sia:
         ),
     ] = True
     #: Every round is decided from scratch, so running jobs may be resized.
-    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
-
-    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """Returns the plan, and the memory: each job's largest gang so far, its number of starts, and its last
-        configuration.
-        """
-        facts = elastic_jobs_of(problem)
-        history, memory = recall_history(problem, facts, memory)
-        allowed = growth_allowed(problem, facts, history, self.growth)
-        value = self._values(problem, facts, history, allowed)
-        draft = drafts.begin_plan(problem)
-        drafts.count_fixed(draft, value)
-        assign_jobs(problem, value, draft, solve_knapsack)
-        return drafts.finish_plan(problem, value, facts.size, draft, _SIA_MEASURE), memory
+    moves: MovesJobs = True
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Returns what each configuration would add (c,); 0 for all but the smallest gangs, because a job begins with
         one.
         """
-        speed = newcomer.steps_per_s
-        usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
-        if not usable.any():
-            return np.zeros(len(speed))
-        least = usable & (newcomer.count <= newcomer.count[usable].min())
+        speed, least = newcomer.steps_per_s, newcomer.smallest
         gain = np.zeros(len(speed))
-        gain[least] = self._gain(speed[least] / speed[usable].min())
+        gain[least] = self._gain(speed[least] / speed[newcomer.usable].min(initial=np.inf))
         return newcomer.weight * np.maximum(gain, 0.0)
 
-    def _values(self, problem: Problem, facts: ElasticJobs, history: ElasticHistory, allowed: BoolArray) -> FloatArray:
-        """Returns what every column adds (c,); 0 where it may not be chosen."""
+    def _values(self, problem: Problem, facts: ElasticJobs, history: ElasticHistory) -> FloatArray:
         columns, jobs = problem.columns, problem.jobs
+        allowed = growth_allowed(problem, facts, history, self.growth)
         smallest = np.full(len(jobs), np.inf)
         np.minimum.at(smallest, columns.job[facts.usable], columns.steps_per_s[facts.usable])
         goodput = columns.steps_per_s[allowed] / smallest[columns.job[allowed]]

@@ -126,14 +126,14 @@ def hadar_jobs_of(problem: Problem, round_s: float, mixed: bool) -> HadarJobs:
         age_s=np.maximum(problem.at - jobs.submitted_at, 0.0),
         best_s=np.divide(left + done, fastest, out=np.zeros(n), where=fastest > 0),
         left_steps=left,
-        restart_s=jobs.restart_s if len(jobs.restart_s) else np.zeros(n),
+        restart_s=jobs.start_s,
         rate=rate,
         use=use,
         column=column,
         held=held,
         running=running,
         running_rate=np.where(running >= 0, np.append(columns.steps_per_s, 0.0)[running], 0.0),
-        pinned=(running >= 0) & jobs.pinned if len(jobs.pinned) else np.zeros(n, dtype=np.bool_),
+        pinned=(running >= 0) & jobs.stays,
         mixes=jobs.mixes & (use.max(axis=1, initial=0.0) > 1)
         if mixed and len(jobs.mixes)
         else np.zeros(n, dtype=np.bool_),
@@ -393,16 +393,6 @@ _OFFERED_PER_ACCELERATOR = 4
 _FASTER = 1.02
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HadarParameters:
-    eta4: float
-    comm: float
-    #: Part of its speed that a forked job loses.
-    sync: float
-    #: If True, no job is placed whose net utility is not positive.
-    strict: bool
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class HadarRound:
     """The accelerators that each job gets in one round."""
@@ -418,7 +408,7 @@ class HadarRound:
     market: OfferMarket
 
 
-def plan_hadar_round(facts: HadarJobs, ways: HadarParameters) -> HadarRound:
+def plan_hadar_round(facts: HadarJobs, ways: "Hadar") -> HadarRound:
     """Returns the placements, moves and forks of one round, with the prices at their end."""
     bounds, market = price_bounds_of(facts, ways.eta4), OfferMarket(facts, ways.comm)
     use, rate = np.zeros(facts.rate.shape), np.zeros(len(facts))
@@ -525,6 +515,8 @@ class Hadar:
     """
 
     checked_by: ClassVar[str] = "optimizer.check.certificate:HADAR"
+    #: Every round is decided from scratch.
+    moves: ClassVar[bool] = True
     #: It makes gangs over several pools of whole gangs' speeds in each, and reads none that are listed.
     makes_own_mixes: ClassVar[bool] = True
     round_s: Annotated[
@@ -559,15 +551,10 @@ class Hadar:
         ),
     ] = False
 
-    @property
-    def moves(self) -> bool:
-        """Returns True: every round is decided from scratch."""
-        return True
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Returns the plan of one round. The memory is empty: prices start again each round."""
         facts = hadar_jobs_of(problem, self.round_s, self.mixed)
-        found = plan_hadar_round(facts, HadarParameters(self.eta4, self.comm, self.sync, self.strict))
+        found = plan_hadar_round(facts, self)
         column, added = _columns_of(problem, facts, found)
         surplus = found.market.surplus(found.prices)
         plan = Plan(

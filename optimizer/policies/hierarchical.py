@@ -20,12 +20,12 @@ from pydantic.dataclasses import dataclass
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import Lexicographic
 from optimizer.classes.segments import max_by
-from optimizer.decision import Memory, Quote, Shares
+from optimizer.decision import Memory, Shares
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
-from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
-from optimizer.policy import HeterogeneityAware, Newcomer
-from optimizer.problem import Entities, FloatArray, Problem
+from optimizer.policies.share_answers import ValuedByWeight, empty_answer, fair_share_answer, staged_certificate
+from optimizer.policy import HeterogeneityAware
+from optimizer.problem import Entities, Problem
 from optimizer.utility.entity_targets import (
     EntityHoldings,
     EntityTerms,
@@ -33,7 +33,7 @@ from optimizer.utility.entity_targets import (
     configure_entities,
     entity_holdings,
 )
-from optimizer.utility.fair_share import Utility, fair_share_utility, newcomer_worth
+from optimizer.utility.fair_share import Utility, fair_share_utility
 from optimizer.validate import check_entities, validate_problem
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -80,7 +80,7 @@ Projects = Annotated[
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Hierarchical:
+class Hierarchical(ValuedByWeight):
     """Divides the fleet fairly among projects, then among the users of each, then among their jobs.
 
     Source: Narayanan et al., OSDI 2020, section 4.3, with guarantees, limits and entities that do not borrow.
@@ -108,12 +108,6 @@ class Hierarchical:
         request = SolveInput(problem, utility, classes)
         solved, memory = solve(request, Lexicographic(EntityTierRule(tree)), memory)
         return _hierarchical_answer(solved, held), memory
-
-    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the worth of each configuration (c,): its fair-share units, times the arriving job's weight over the
-        mean weight.
-        """
-        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
 
     def entity_limits(self) -> Mapping[str, float]:
         """Returns the configured limits, by project and by project/user."""

@@ -9,10 +9,8 @@ configuration. The bound comes from prices of the pools (weak duality). The poli
 Gittins rank.
 """
 
-from typing import Annotated
-
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from optimizer.assignment import plan_draft as drafts
@@ -26,7 +24,7 @@ from optimizer.assignment.column_assignment import (
 from optimizer.assignment.multiple_choice_knapsack import search_prices
 from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.policy import Newcomer
+from optimizer.policy import HidesLengths, MovesJobs, Newcomer
 from optimizer.problem import FloatArray, Problem
 
 MEASURE = drafts.PlanMeasure("seconds saved against waiting, at prices", "s")
@@ -39,11 +37,9 @@ class Optimus:
     Source: Peng et al., Optimus, EuroSys 2018.
     """
 
-    hide_lengths: Annotated[
-        bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
-    ] = False
+    hide_lengths: HidesLengths = False
     #: Every round is decided from scratch, so running jobs may be resized.
-    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
+    moves: MovesJobs = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Returns the plan. The memory is empty."""
@@ -69,7 +65,7 @@ class Optimus:
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Returns the seconds that each configuration saves against waiting (c,); 0 for a job of unknown length."""
         speed = newcomer.steps_per_s
-        usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
+        usable = newcomer.usable
         steps = newcomer.remaining_steps
         if not usable.any() or not np.isfinite(steps):
             return np.zeros(len(speed))

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from optimizer.decision import NO_PRICES, Certificate, Memory, Plan, Quote, Shares, Status
+from optimizer.decision import Memory, Plan, Quote, Shares
 from optimizer.policy import Newcomer, OrderFacts
 from optimizer.problem import BoolArray, FloatArray, IntArray, Jobs, Problem
 from walras.errors import ConfigError
@@ -134,29 +134,17 @@ class OwnShares(_Own, ABC):
 
         Raises ConfigError for an answer that is no shares, and for a method that fails.
         """
-        from optimizer.classes.class_problem import constraint_violation, relative_gap
-        from optimizer.policies.fairness import MaxMinFairness
-        from optimizer.utility.fair_share import fair_share_utility, max_min_level
+        from optimizer.policies.fairness import unpriced_answer
 
-        best, _ = MaxMinFairness(then="sum").decide(problem, None)
-        if best.certificate.status is Status.EMPTY:
-            return best, None
-        market = share_market(problem)
-        x = _as_columns(problem, market, asked(self, self.shares, market))
-        utility = fair_share_utility(problem, aware=True)
-        gained = np.zeros(len(problem.jobs))
-        np.add.at(gained, problem.columns.job, utility.worth * x)
-        level, bound = max_min_level(gained, utility.weight, utility.best), best.certificate.bound
-        violation = constraint_violation(problem, x)
-        path = "own shares; bound: max_min_fairness"
-        proof = Certificate(Status.DEFINED, level, bound, relative_gap(level, bound), violation, path)
-        free = Quote(np.zeros(len(problem.pools)), NO_PRICES, 1.0)
-        nothing = np.zeros(len(problem.jobs))
-        return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
+        def columns(utility: object) -> FloatArray:
+            market = share_market(problem)
+            return _as_columns(problem, market, asked(self, self.shares, market))
+
+        return unpriced_answer(problem, "own shares", columns), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Returns the speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
-        return relative_speeds(newcomer)
+        return newcomer.relative_speeds
 
 
 def _as_columns(problem: Problem, market: ShareMarket, answer: Any) -> FloatArray:
@@ -250,12 +238,11 @@ class OwnPlan(_Own, ABC):
             pool = int(over.argmax())
             raise ConfigError(f"the plan takes {over[pool]:g} accelerators of {problem.pools.pool_id[pool]} too many")
         rows = np.lexsort((problem.jobs.job_id, problem.jobs.submitted_at, chosen < 0))
-        quote = Quote(np.zeros(p), NO_PRICES, 1.0)
-        return Plan(chosen, rows, quote, np.zeros(n), no_yardstick="the policy is one's own"), None
+        return Plan(chosen, rows, Quote.without_prices(p), np.zeros(n), no_yardstick="the policy is one's own"), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Returns the speed of each configuration, relative to the fastest one (c,)."""
-        return relative_speeds(newcomer)
+        return newcomer.relative_speeds
 
 
 def asked(policy: object, method: Callable[..., Any], facts: object) -> Any:
@@ -271,9 +258,3 @@ def asked(policy: object, method: Callable[..., Any], facts: object) -> Any:
         name = getattr(method, "func", method).__name__
         told = f"{type(policy).__name__}.{name}() failed{where}: {type(error).__name__}: {error}"
         raise ConfigError(told, field="policy") from error
-
-
-def relative_speeds(newcomer: Newcomer) -> FloatArray:
-    """Returns the speed of each configuration, relative to the fastest; zeros where there is none (c,)."""
-    fastest = float(newcomer.steps_per_s.max(initial=0.0))
-    return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))

@@ -5,7 +5,7 @@ preempt a running one only if the first column of its key is smaller.
 """
 
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -25,13 +25,10 @@ class Fifo:
     Source: the baseline of Narayanan et al., OSDI 2020, each job on its fastest free type if aware.
     """
 
+    #: A started job keeps its place.
+    preemptive: ClassVar[bool] = False
     aware: FastestFirst = True
     strict: StrictOrder = True
-
-    @property
-    def preemptive(self) -> bool:
-        """Returns False: a started job keeps its place."""
-        return False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
         """Returns the instant of submission."""
@@ -99,6 +96,8 @@ class Las:
     (two-dimensional: accelerators times time), whose queues also widen with the service received.
     """
 
+    #: A job that has received a quantum more is preempted first.
+    preemptive: ClassVar[bool] = True
     quantum_s: Annotated[
         float,
         Field(
@@ -116,11 +115,6 @@ class Las:
     ] = 0.1
     aware: FastestFirst = True
     strict: StrictOrder = False
-
-    @property
-    def preemptive(self) -> bool:
-        """Returns True: a job that has received a quantum more is preempted first."""
-        return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
         """Returns the level of attained service."""
@@ -151,13 +145,17 @@ class Srtf:
     strict: StrictOrder = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Returns the time left in steps of the margin, then the time left itself."""
-        left = expected_remaining_s(jobs, self.unknown_s)
+        """Returns what is left in steps of the margin, then what is left itself."""
+        left = self._left(jobs)
         return rounded_to_margin(left, self.margin), left
+
+    def _left(self, jobs: OrderFacts) -> FloatArray:
+        """Returns the time left of each job (n,)."""
+        return expected_remaining_s(jobs, self.unknown_s)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class Srsf:
+class Srsf(Srtf):
     """Shortest remaining service first: remaining time on the best configuration times the gang.
 
         key: gang * steps left / steps per second of the best configuration, in steps of a margin
@@ -171,15 +169,10 @@ class Srsf:
     preemptive: Annotated[bool, Field(description="False: a started job is never preempted (least service first).")] = (
         True
     )
-    margin: RankMargin = 0.1
-    unknown_s: LengthGuess = 3600.0
-    aware: FastestFirst = True
-    strict: StrictOrder = False
 
-    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Returns the service left in steps of the margin, then the service left itself."""
-        left = expected_remaining_s(jobs, self.unknown_s) * jobs.gang
-        return rounded_to_margin(left, self.margin), left
+    def _left(self, jobs: OrderFacts) -> FloatArray:
+        """Returns the service left of each job (n,)."""
+        return super()._left(jobs) * jobs.gang
 
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -198,6 +191,8 @@ class Tiresias:
     Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, sections 3.2 and 3.3.
     """
 
+    #: A job in a lower queue is preempted for one in a higher queue.
+    preemptive: ClassVar[bool] = True
     thresholds_s: Annotated[
         tuple[Amount, ...],
         Field(
@@ -234,11 +229,6 @@ class Tiresias:
         if self.index == "gittins" and not self.service_s:
             raise ValueError("index 'gittins' needs service_s, what past jobs needed")
         return self
-
-    @property
-    def preemptive(self) -> bool:
-        """Returns True: a job in a lower queue is preempted for one in a higher queue."""
-        return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
         """Returns the rank of the job's queue."""

@@ -17,6 +17,7 @@ part of them is kept.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,8 +37,9 @@ from optimizer.lp.staged_solution import (
     scarce_pools,
     shares_per_column,
 )
+from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
-from optimizer.utility.fair_share import Utility, column_costs
+from optimizer.utility.fair_share import Utility, column_costs, newcomer_worth
 
 FAIR_UNIT = "fair-share units per accelerator"
 
@@ -45,6 +47,21 @@ FAIR_UNIT = "fair-share units per accelerator"
 #: and another pool is almost as good for it: the difference between the two then magnifies the solver's rounding.
 OPTIMAL_GAP = 1e-4
 NO_JOBS: IntArray = np.zeros(0, dtype=np.int64)
+
+
+class ValuedByWeight:
+    """What policies that quote in fair-share units say to an arriving job."""
+
+    aware: bool
+    #: False: each job counts with 1, not with its weight over the mean of the others.
+    weighs: ClassVar[bool] = True
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Returns the worth of each configuration (c,): the price that its utility would be worth if the arriving job
+        competed like the mean job; 0 for what it cannot run.
+        """
+        weight = newcomer.weight if self.weighs else 1.0
+        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * weight)
 
 
 def staged_certificate(solved: StagedSolution, objective: float, bound: float, *, maximise: bool = True) -> Certificate:
@@ -128,6 +145,12 @@ def empty_answer(problem: Problem, unit: str = FAIR_UNIT, *, maximise: bool = Tr
         certificate=Certificate(Status.EMPTY, 0.0, 0.0, 0.0, 0.0, "nothing to solve", maximise),
         unplaceable=np.arange(len(problem.jobs)),
     )
+
+
+def unpriced_shares(problem: Problem, x: FloatArray, proof: Certificate, unplaceable: IntArray) -> Shares:
+    """Returns the decision of a policy that prices nothing; `unplaceable`: the rows of jobs that cannot run."""
+    free, nothing = Quote.without_prices(len(problem.pools)), np.zeros(len(problem.jobs))
+    return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=unplaceable)
 
 
 #: A floor missed by less than this part counts as held.

@@ -42,7 +42,7 @@ from optimizer.assignment.column_assignment import (
 from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.policy import Newcomer
+from optimizer.policy import HidesLengths, MovesJobs, Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
 
 if TYPE_CHECKING:
@@ -83,11 +83,9 @@ class Shockwave:
             "run first; above 1: no job does.",
         ),
     ] = 0.9
-    hide_lengths: Annotated[
-        bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
-    ] = False
+    hide_lengths: HidesLengths = False
     #: Every round is decided from scratch, so running jobs may be resized.
-    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
+    moves: MovesJobs = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Returns the plan. The memory is empty: the window moves on with each round."""
@@ -112,7 +110,7 @@ class Shockwave:
         late.
         """
         speed = newcomer.steps_per_s
-        usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
+        usable = newcomer.usable
         if not usable.any():
             return np.zeros(len(speed))
         window_s, best = self.rounds * self.round_s, float(speed[usable].max())

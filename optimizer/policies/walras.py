@@ -37,7 +37,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.policy import Newcomer
+from optimizer.policy import HidesLengths, Newcomer
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 
 if TYPE_CHECKING:
@@ -120,9 +120,7 @@ class Walras:
         ),
     ] = 1.5
     reserve: Annotated[float, Field(ge=0, le=1, description="Fraction of every pool that overdue jobs may take.")] = 0.5
-    hide_lengths: Annotated[
-        bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
-    ] = False
+    hide_lengths: HidesLengths = False
     usd: Annotated[
         float,
         Field(ge=0, description="Weight of cost: value units per USD/h. 0: cost is ignored."),
@@ -244,7 +242,7 @@ class Walras:
                 """Places the class's overdue jobs; those of higher classes have taken their part of the reserve."""
                 before = plan.column < 0
                 late = [row for row in first if classes[row] >= priority_class]
-                place_overdue(problem, ends_s, late, plan.free, plan.column, self._guard())
+                place_overdue(problem, ends_s, late, plan, self._guard())
                 plan_draft.count_fixed(plan, value, before & (plan.column >= 0))
 
             assign_jobs(

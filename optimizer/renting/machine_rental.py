@@ -93,7 +93,6 @@ def _use_s(problem: Problem, value: FloatArray, largest: FloatArray, boot_s: Flo
     return np.asarray(np.maximum(longest_s, np.divide(queued, largest, out=np.zeros(len(pools)), where=largest > 0)))
 
 
-PRICE_UNIT = "USD per accelerator-hour"
 #: Gains below this, in USD per hour, count as ties, which go to the machines held now.
 _WORTHWHILE = 1e-6
 #: The most moves of single machines after rounding; usually none or one is made.
@@ -116,7 +115,8 @@ class Rental:
     #: Value less rent at these counts, and its upper bound if machines could be divided, in USD per hour.
     net_usd_per_h: float
     bound_usd_per_h: float
-    #: The optimum with divisible machines: accelerators rented, and the price of each pool in `PRICE_UNIT` (p,).
+    #: The optimum with divisible machines: accelerators rented, and the price of each pool in USD per
+    #: accelerator-hour (p,).
     fluid_accelerators: FloatArray
     fluid_prices: FloatArray
     #: Price per useful hour of an accelerator that would have to be fetched, minimum billing included (p,); empty where

@@ -233,9 +233,11 @@ class _Market:
         late[columns.job[planned & _uses(question, coming) & _short_of(question, free)]] = True
         classes = question.jobs.priority_class
         late &= classes >= classes.max(where=~runs, initial=np.iinfo(np.int64).min)
-        pinned = question.jobs.pinned if len(question.jobs.pinned) else np.zeros(n, dtype=np.bool_)
         kept = ~awaits[columns.job] | planned | columns.running
-        jobs, capacity = replace(question.jobs, pinned=pinned | stays | late), np.minimum(pools.capacity, here)
+        jobs, capacity = (
+            replace(question.jobs, pinned=question.jobs.stays | stays | late),
+            np.minimum(pools.capacity, here),
+        )
         pools = replace(pools, capacity=capacity, rented=np.minimum(pools.rented, capacity))
         found, _ = policy.decide(_with_columns(replace(question, jobs=jobs, pools=pools), kept), memory)
         return _over_all(question, kept, found)
@@ -315,8 +317,8 @@ def _uses(problem: Problem, pools: BoolArray) -> BoolArray:
 
 def _stays(problem: Problem) -> BoolArray:
     """Returns whether each column is one in which a job runs that cannot be moved (c,)."""
-    pinned, columns = problem.jobs.pinned, problem.columns
-    stays: BoolArray = columns.running & pinned[columns.job] if len(pinned) else np.zeros(len(columns), dtype=np.bool_)
+    columns = problem.columns
+    stays: BoolArray = columns.running & problem.jobs.stays[columns.job]
     return stays
 
 

@@ -16,7 +16,6 @@ handed the matrices of the same program (`rental_program`). The same program ove
 stands in the tests. A test holds all three to 1e-6. Importing this module imports cvxpy (seconds).
 """
 
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,10 +25,10 @@ import numpy as np
 
 from optimizer.assignment.limit_rows import RentedTiers, padded, table_places
 from optimizer.classes.class_problem import ClassProblem
+from optimizer.lp.exact_solver import solve_by_highs
 from optimizer.problem import FloatArray
 
 _TOLERANCE = 1e-9
-_SIMPLEX_ITERATIONS = 200_000
 #: The most compiled shapes that a process keeps.
 _KEPT_SHAPES = 16
 
@@ -81,7 +80,8 @@ def solve_money_program(
     compiled.owned.value = _filled(owned, len(tables))
     for name, parameter in compiled.tiers.items():
         parameter.value = _filled(getattr(tiers, name), len(tables))
-    if not _solve(compiled.problem):
+    ended = solve_by_highs(compiled.problem, _TOLERANCE)
+    if not ended.solved or compiled.problem.status != cp.OPTIMAL:
         return None
     p = problem.rows
     rented = sum((np.maximum(each.value[:p], 0.0) for each in compiled.rented), np.zeros(p))
@@ -110,20 +110,3 @@ def _compiled(classes: int, configurations: int, pools: int) -> _CompiledProgram
     rows = [cp.sum(x, axis=1) <= 1, *pool_rows, h <= tiers["prepaid"], k <= tiers["held"], f <= tiers["more"]]
     earned = cp.sum(cp.multiply(value, x)) - tiers["kept_usd_per_h"] @ k - tiers["fetched_usd_per_h"] @ f
     return _CompiledProgram(cp.Problem(cp.Maximize(earned), rows), value, use, owned, tiers, [h, k, f], pool_rows)
-
-
-def _solve(problem: Any) -> bool:
-    options = {
-        "solver": "simplex",
-        "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
-        "primal_feasibility_tolerance": _TOLERANCE,
-        "dual_feasibility_tolerance": _TOLERANCE,
-        "threads": 1,
-    }
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            problem.solve(solver=cp.HIGHS, highs_options=options)
-    except cp.SolverError:
-        return False
-    return bool(problem.status == cp.OPTIMAL)

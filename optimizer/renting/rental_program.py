@@ -15,7 +15,7 @@ from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import max_by
 from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
-from optimizer.lp.highs import highs_model, highs_solver
+from optimizer.lp.highs import highs_model, simplex_solver
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
@@ -70,7 +70,8 @@ class RentalProgram:
         gross = classes.per_column(worth) * class_problem.size[class_problem.owner]
         self.class_problem, self.gross = class_problem, gross
         self.owned = np.concatenate((base, most_below))
-        self._highs = _simplex(self._model(class_problem, gross))
+        self._highs = simplex_solver(_SIMPLEX_ITERATIONS, _TOLERANCE)
+        self._highs.passModel(self._model(class_problem, gross))
         self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
     def usd_of(self, counts: IntArray) -> FloatArray:
@@ -150,17 +151,6 @@ class RentalProgram:
             bounds = np.concatenate((bounds, np.zeros(p), self._free))
         matrix = sparse.csc_array((values, (rows, columns)), shape=(len(bounds), len(cost)))
         return highs_model(cost, matrix, bounds)
-
-
-def _simplex(model: highspy.HighsLp) -> highspy.Highs:
-    highs = highs_solver(
-        solver="simplex",
-        simplex_iteration_limit=_SIMPLEX_ITERATIONS,
-        primal_feasibility_tolerance=_TOLERANCE,
-        dual_feasibility_tolerance=_TOLERANCE,
-    )
-    highs.passModel(model)
-    return highs
 
 
 def _usd_earned(problem: Problem, value: FloatArray, capacity: FloatArray) -> FloatArray:

@@ -137,8 +137,7 @@ def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, st
     columns, jobs = problem.columns, problem.jobs
     earned = _earned(problem, value)
     reached = float(earned[column[column >= 0]].sum())
-    pinned = jobs.pinned if len(jobs.pinned) else np.zeros(len(jobs), dtype=np.bool_)
-    stays = columns.running & pinned[columns.job]
+    stays = columns.running & jobs.stays[columns.job]
     fixed = np.full(len(jobs), -1, dtype=np.int64)
     fixed[columns.job[stays]] = np.flatnonzero(stays)
     held = fixed[fixed >= 0]
@@ -222,15 +221,10 @@ def worth_of_one_more(problem: Problem, column: IntArray, value_usd_per_h: Float
     gain = np.zeros(p)
     waits = ~placed[job]
     np.maximum.at(gain, into[waits], more[waits])
-    moves = placed[job] & (at[job] >= 0) & (at[job] != into) & (size[tried] == had[job]) & ~_pinned(problem)[job]
+    moves = placed[job] & (at[job] >= 0) & (at[job] != into) & (size[tried] == had[job]) & ~problem.jobs.stays[job]
     edge = np.full((p, p), -np.inf)
     np.maximum.at(edge, (at[job[moves]], into[moves]), more[moves])
     for _ in range(min(p, _LONGEST_CHAIN)):
         # Row q: the gain when a job leaves q for each pool, plus what its place in q is then worth.
         gain = np.maximum(gain, (edge + gain[:, None]).max(axis=0))
     return gain
-
-
-def _pinned(problem: Problem) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    pinned = problem.jobs.pinned
-    return pinned if len(pinned) else np.zeros(len(problem.jobs), dtype=np.bool_)

@@ -25,13 +25,13 @@ Guarantees, limits and borrowing of projects and users become numbers, as a tree
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from optimizer.classes.aggregation import AggregatedProblem
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import with_class_rows
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, Entities, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_accelerators
@@ -302,9 +302,6 @@ class EntityTierRule:
         return EntityTargets(tree, weight, floor, cap, tier == GUARANTEED, generations, families)
 
 
-_T = TypeVar("_T")
-
-
 @dataclass(frozen=True, slots=True)
 class EntityTerms:
     """Configured terms of one entity. None keeps the term of the problem."""
@@ -316,61 +313,36 @@ class EntityTerms:
     fifo: bool | None = None
 
 
-def with_entity_defaults(entities: Entities) -> Entities:
-    """Returns the entities with every empty array filled by its default."""
-    k = len(entities)
-
-    def filled(array: np.ndarray, default: float | bool) -> np.ndarray:
-        return array if len(array) else np.full(k, default)
-
-    return Entities(
-        entities.name,
-        entities.weight,
-        filled(entities.parent, -1).astype(np.int64),
-        filled(entities.guaranteed, 0.0),
-        filled(entities.limit, 1.0),
-        filled(entities.borrows, True),
-        filled(entities.fifo, False),
-    )
+#: What an empty array of entities stands for; a new entity has these terms.
+_DEFAULTS: dict[str, Any] = {
+    "weight": 1.0, "parent": -1, "guaranteed": 0.0, "limit": 1.0, "borrows": True, "fifo": False,
+}  # fmt: skip
 
 
 def configure_entities(entities: Entities, terms: Mapping[str, EntityTerms], below: Mapping[str, str]) -> Entities:
-    """Returns the entities under the configured terms; unknown names are added as entities without jobs.
+    """Returns the entities under the configured terms, every array complete; unknown names are added as entities
+    without jobs.
 
     Args:
         entities: of the problem.
         terms: by name, parents before children.
         below: the name of the parent, by name, for those that have one.
     """
-    whole = with_entity_defaults(entities)
-    names = list(whole.name)
-    rows = {name: row for row, name in enumerate(names)}
-    columns = [whole.weight.tolist(), whole.parent.tolist(), whole.guaranteed.tolist(), whole.limit.tolist()]
-    weight, parent, guaranteed, limit = columns
-    borrows, fifo = whole.borrows.tolist(), whole.fifo.tolist()
+    listed = [
+        {name: getattr(entities, name)[row].item() for name in _DEFAULTS if len(getattr(entities, name))}
+        for row in range(len(entities))
+    ]
+    rows = {name: row for row, name in enumerate(entities.name)}
     for name, given in terms.items():
-        row = rows.setdefault(name, len(names))
-        if row == len(names):
-            names.append(name)
-            for values, default in zip((*columns, borrows, fifo), (1.0, -1, 0.0, 1.0, True, False), strict=True):
-                values.append(default)
-            parent[row] = rows[below[name]] if name in below else -1
-        weight[row] = _given_or(given.weight, weight[row])
-        guaranteed[row], limit[row] = _given_or(given.guaranteed, guaranteed[row]), _given_or(given.limit, limit[row])
-        borrows[row], fifo[row] = _given_or(given.borrows, borrows[row]), _given_or(given.fifo, fifo[row])
-    return Entities(
-        tuple(names),
-        np.array(weight, float),
-        np.array(parent, np.int64),
-        np.array(guaranteed, float),
-        np.array(limit, float),
-        np.array(borrows, bool),
-        np.array(fifo, bool),
-    )
-
-
-def _given_or(given: _T | None, default: _T) -> _T:
-    return default if given is None else given
+        if name not in rows:
+            rows[name] = len(listed)
+            listed.append({"parent": rows[below[name]] if name in below else -1})
+        listed[rows[name]] |= {term: value for term, value in asdict(given).items() if value is not None}
+    arrays = {
+        name: np.array([each.get(name, default) for each in listed], dtype=type(default))
+        for name, default in _DEFAULTS.items()
+    }
+    return Entities(tuple(rows), **arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -404,32 +376,12 @@ class EntityHoldings:
 
     def rows(self, classes: AggregatedProblem) -> AggregatedProblem:
         """Returns the class problem with a row for each limit, after the rows of the pools."""
-        class_problem = classes.problem
+        problem = classes.problem
         if not len(self.limited):
             return classes
-        owner = class_problem.owner
-        total = np.add.reduceat(class_problem.use_count, class_problem.use_first[:-1])
-        column, row, count = (
-            [np.repeat(np.arange(class_problem.columns), np.diff(class_problem.use_first))],
-            [class_problem.use_row],
-            [class_problem.use_count],
-        )
-        for index, jobs in enumerate(self.below):
-            mine = np.flatnonzero(jobs[classes.classes.representative][owner])
-            column.append(mine)
-            row.append(np.full(len(mine), class_problem.rows + index, dtype=np.int32))
-            count.append(total[mine])
-        order = np.argsort(np.concatenate(column), kind="stable")
-        uses = np.bincount(np.concatenate(column), minlength=class_problem.columns)
-        with_limits = ClassProblem(
-            class_problem.size,
-            class_problem.first,
-            np.concatenate(([0], np.cumsum(uses))),
-            np.concatenate(row)[order].astype(np.int32),
-            np.concatenate(count)[order],
-            np.concatenate((class_problem.capacity, self.allowed)),
-        )
-        return replace(classes, problem=with_limits)
+        total = np.add.reduceat(problem.use_count, problem.use_first[:-1])
+        row, column = np.nonzero(self.below[:, classes.classes.representative[problem.owner]])
+        return replace(classes, problem=with_class_rows(problem, (row, column, total[column]), self.allowed))
 
     def tree(self, classes: AggregatedProblem, weight: FloatArray, accelerators: float) -> EntityTree:
         """Returns the tree over the classes; `weight` of each job against its siblings (n,)."""

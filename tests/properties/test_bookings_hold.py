@@ -106,7 +106,6 @@ class Scene:
         for booking in self.fleet.core.cycle.bookings.declared:
             machines = [fleet.machine(node_id) for node_id in booking.node_ids] if booking.is_active(at) else []
             for machine in machines:
-                assert machine is not None
                 assert machine.condition is MachineCondition.BOOKED, f"{machine.node_id} at {at}: {booking}"
                 for job_id in machine.holders:
                     held_by = self.fleet.core.ledger.jobs[job_id].request

@@ -319,7 +319,6 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(policy=st.sampled_from(POLICIES))
     def policy_changes(self, policy: PolicySpec) -> None:
         standing = self.fleet.core.ledger.policy
-        assert standing is not None
         self.tell(ev.PolicyChanged(self.fleet.at, policy, standing.rules))
 
     @rule()

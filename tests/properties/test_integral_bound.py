@@ -17,8 +17,7 @@ from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedSum
 from optimizer.check.jobwise_problem import JobwiseProblem
 from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
-from optimizer.decision import Shares
-from optimizer.policy import PolicySpec, SharePolicy
+from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 from optimizer.registry import make
 
@@ -94,9 +93,7 @@ def _largest_product(gains: FloatArray, weight: FloatArray) -> float:
 def test_no_mixture_of_packings_beats_the_bound(spec: PolicySpec, problem: Problem):
     """The best mixture of all packings stays within the integral bound, and that within the fluid one."""
     policy = make(spec)
-    assert isinstance(policy, SharePolicy)
     shares, _ = policy.decide(problem, None)
-    assert isinstance(shares, Shares)
     bound = integral_bound(problem, spec, shares)
     assume(bound is not None)
     check = policy_check_of(spec)

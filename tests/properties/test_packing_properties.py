@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from packing import all_columns, max_min, most, packable_problems, throughput
 from problems import rates_of
 
-from optimizer.classes.class_problem import FULL, CappedTargets
+from optimizer.classes.class_problem import FULL
 from optimizer.decision import ColocatedJobs
 from optimizer.lp.staged_solution import StagedSolution, colocated_violation
 from optimizer.problem import Problem
@@ -18,7 +18,6 @@ def runs(problem: Problem) -> bool:
 
 def check_pairs(problem: Problem, packed: ColocatedJobs) -> None:
     pairs = problem.pairs
-    assert pairs is not None
     assert np.all(packed.first != packed.second)
     assert np.all(packed.share > 0)
     assert np.all(pairs.kind[packed.first] == pairs.first[packed.pair])
@@ -102,7 +101,6 @@ def test_every_stage_is_proved_by_its_own_dual_values(problem: Problem):
             bound = income - float(stage.multiplier @ stage.floor)
             assert abs(bound - stage.bound) <= 1e-7 * max(1.0, abs(bound))
         elif stage.bound < targets.highest:
-            assert isinstance(targets, CappedTargets)
             assert abs(stage.multiplier @ targets.at(stage.bound)[0] - income) <= 1e-6 * max(1.0, income)
 
 
@@ -113,7 +111,6 @@ def test_the_order_of_the_jobs_does_not_matter(problem: Problem):
     if not runs(problem):
         return
     n, columns, pairs = len(problem.jobs), problem.columns, problem.pairs
-    assert pairs is not None
     order = np.argsort(n - 1 - columns.job, kind="stable")  # single-pool columns: one use each, in the same order
     turned = replace(
         problem,

@@ -11,7 +11,7 @@ import pytest
 from problems import Setting, build, rates_of
 from scipy.optimize import linprog
 
-from optimizer.policy import PolicySpec, SharePolicy
+from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 from optimizer.registry import make
 
@@ -37,7 +37,6 @@ def fleet(seed: int, *, crowded: float = 1.0) -> Problem:
 
 def shares(policy: str, problem: Problem, **parameters: object) -> FloatArray:
     chosen = make(PolicySpec(policy, parameters))
-    assert isinstance(chosen, SharePolicy)
     return chosen.decide(problem, None)[0].x
 
 

@@ -72,8 +72,6 @@ def test_the_present_plan_is_the_next_one(seed: int) -> None:
     problem, before, memory, rental = settled(seed)
     again, _, rental_again = plan_in_market(Walras(), problem, memory, 0.0)
     assert again.column.tolist() == before.column.tolist()
-    assert rental is not None
-    assert rental_again is not None
     assert rental_again.machines.tolist() == rental.machines.tolist()
 
 

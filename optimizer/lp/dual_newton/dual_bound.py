@@ -27,7 +27,7 @@ from optimizer.lp.dual_newton.dual_task import (
     pass_arrays,
     unpack_sums,
 )
-from optimizer.lp.engine_choice import COMPILED_BOUND_COLUMNS, HAS_NUMBA
+from optimizer.lp.engine_choice import COMPILED_BOUND_COLUMNS
 from optimizer.problem import FloatArray
 
 #: The most steps in the search for a level. At least every second step halves the bracket; its upper end is always a
@@ -147,7 +147,7 @@ class _Costs:
 
 def _costs(problem: ClassProblem, goals: PassGoals, prices: FloatArray) -> _Costs:
     """Returns the least costs of the classes' goals, by compiled code where there is much to do."""
-    if HAS_NUMBA and problem.columns >= COMPILED_BOUND_COLUMNS:
+    if problem.columns >= COMPILED_BOUND_COLUMNS:
         sums = compiled_engine().sums(problem, goals, prices, prices, _NONE)
         return _Costs(sums.exact_cost, sums.exact_slope, sums.unreached)
     cost = problem.cost(prices) - (goals.value if len(goals.value) else 0.0)

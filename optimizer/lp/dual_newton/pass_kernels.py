@@ -205,7 +205,7 @@ def worth_spread(table, used, k, full):  # type: ignore[no-untyped-def]
 
 
 @njit(**FOR_EACH)
-def _off_plateau(table, width, now, lam, off, m):  # type: ignore[no-untyped-def]
+def _off_plateau(table, width, now, off, m):  # type: ignore[no-untyped-def]
     """Returns, where one column is used all the time, the multiplier at which it and the next column to join meet the
     goal.
     """
@@ -250,7 +250,7 @@ def _root(logarithm, table, used, width, guess, goal, m, top):  # type: ignore[n
         elif spread > 0.0:
             step = lam - m * off / spread
         else:
-            step = _off_plateau(table, width, used[0], lam, off, m) if k == 1 else np.inf
+            step = _off_plateau(table, width, used[0], off, m) if k == 1 else np.inf
         if high < 0.0 and not low < step < np.inf:
             high = max(top_multiplier(table, width, m, top), goal / table[A, top] if logarithm else 0.0, 2.0 * lam)
         if high >= 0.0 and not low < step < high:

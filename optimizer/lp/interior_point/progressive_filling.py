@@ -55,7 +55,7 @@ from optimizer.classes.class_problem import (
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Status
 from optimizer.lp.dual_newton.dual_task import prices_per_level
-from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, HAS_NUMBA
+from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS
 from optimizer.lp.interior_point.level_proofs import RestrictedTargets, SubProblem, cost_hulls, sub_problem
 from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
 from optimizer.lp.staged_solution import SolveInput, StagedSolution, stage_over_jobs
@@ -383,7 +383,7 @@ class _FillingRun:
     def __init__(self, class_problem: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
         self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner
         self._start = start
-        self._compiled = HAS_NUMBA and start.columns + class_problem.columns >= COMPILED_FILLING_COLUMNS
+        self._compiled = start.columns + class_problem.columns >= COMPILED_FILLING_COLUMNS
         #: Columns in which shares may still change (C,), and classes whose shares may not (k,).
         self._open = np.ones(class_problem.columns, dtype=bool)
         self._fixed = np.zeros(class_problem.classes, dtype=bool)

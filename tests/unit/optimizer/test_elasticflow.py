@@ -18,7 +18,6 @@ def test_a_deadline_gets_the_least_share_that_keeps_it() -> None:
     plan, memory = ElasticFlow().decide(problem, None)
     assert places_of(problem, plan) == [(0, 2), (0, 2)]
     assert memory == {"admitted": [1], "refused": []}
-    assert plan.yardstick is not None
     assert (plan.yardstick.objective, plan.yardstick.bound) == (1.0, 1.0)
 
 
@@ -51,7 +50,6 @@ def test_an_admitted_job_that_is_late_is_served_as_soon_as_can_be() -> None:
     plan, memory = ElasticFlow().decide(problem, {"admitted": [1], "refused": []})
     assert places_of(problem, plan) == [(0, 4)]
     assert memory["admitted"] == [1]
-    assert plan.yardstick is not None
     assert plan.yardstick.objective == 0.0
 
 

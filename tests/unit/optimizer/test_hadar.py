@@ -97,10 +97,8 @@ def test_a_gang_is_mixed_where_no_single_pool_has_room() -> None:
     blocked = replace(blocked, jobs=replace(blocked.jobs, pinned=np.array([False, True, True])))
     plan = plan_of(blocked)
     assert use_of(blocked, plan).tolist() == [[3, 1], [1, 0], [0, 3]]
-    assert plan.added is not None
     assert plan.added.steps_per_s.tolist() == [4.0]
     slower = plan_of(blocked, Hadar(comm=0.25)).added
-    assert slower is not None
     assert slower.steps_per_s[-1] == 3.0
     assert plan_of(blocked, Hadar(mixed=False)).column[0] == -1
 
@@ -173,7 +171,6 @@ def test_an_empty_problem_has_an_empty_plan() -> None:
     assert plan_of(problem_of(Setting(speeds=[[]], capacity=[]))).column.tolist() == [-1]
     plan = plan_of(problem_of(Setting(speeds=[[1.0]], capacity=[2], gangs=[4], remaining_steps=[HOUR])))
     assert plan.column.tolist() == [-1]
-    assert plan.yardstick is not None
     assert plan.yardstick.objective == plan.yardstick.bound == 0
 
 
@@ -194,7 +191,6 @@ def test_plans_keep_capacity_and_their_bound(seed: int, mixes: bool) -> None:
     placed = plan.column >= 0
     assert (use.sum(axis=1)[placed] == problem.jobs.gang[placed]).all()
     assert sorted(plan.rows.tolist()) == list(range(n))
-    assert plan.yardstick is not None
     assert 0 < plan.yardstick.objective <= plan.yardstick.bound * (1 + 1e-9)
     free = problem.pools.capacity - use.sum(axis=0)
     waiting = ~placed
@@ -235,7 +231,6 @@ def test_a_job_alone_is_forked_over_the_idle_pools_at_the_sum_of_their_speeds() 
     setting = Setting(speeds=[[4.0, 2.0, None]], capacity=[1, 2, 3], remaining_steps=[8 * HOUR])
     plan = plan_of(forking(problem_of(setting), 3), Hadar(sync=0.1))
     assert use_of(problem_of(setting), plan).tolist() == [[1, 2, 0]]
-    assert plan.added is not None
     assert plan.added.steps_per_s == pytest.approx([0.9 * 8.0])
 
 
@@ -275,5 +270,4 @@ def test_forks_keep_capacity_parts_and_their_bound(seed: int) -> None:
     assert (use % gangs[:, None] == 0).all()
     assert (use.sum(axis=1) <= most * gangs).all()
     assert (use.sum(axis=1) > gangs).any()
-    assert plan.yardstick is not None
     assert 0 < plan.yardstick.objective <= plan.yardstick.bound * (1 + 1e-9)

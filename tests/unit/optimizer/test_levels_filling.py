@@ -111,8 +111,6 @@ def test_a_compiled_step_is_the_same_step(seed: int):
         if plain.error < 1e-4:  # close to the end the system is nearly singular, and rounding shows
             break
         following, same = plain.taken(), compiled.taken()
-        assert following is not None
-        assert same is not None
         assert same.theta == pytest.approx(following.theta, rel=1e-9, abs=1e-12)
         assert np.allclose(same.primal, following.primal, rtol=1e-7, atol=1e-10)
         assert np.allclose(same.dual, following.dual, rtol=1e-7, atol=1e-10)
@@ -161,7 +159,6 @@ def test_a_solve_starts_where_the_last_one_ended():
     memory = json.loads(json.dumps(MaxMinFairness().decide(problem, memory)[1]))
     pools, start = problem.pools, filling_start(memory, problem.pools)
     assert start.columns == 12
-    assert start.prices is not None
     first = shares.stages[0].prices
     assert start.prices / start.prices.sum() == pytest.approx(first / first.sum())
     other = replace(pools, pool_id=("new", pools.pool_id[1]))

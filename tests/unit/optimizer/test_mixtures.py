@@ -12,7 +12,7 @@ from problems import Setting, build
 from optimizer.answer import answer_as_asked
 from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs, improving_mixed_gangs
 from optimizer.check.certificate import mixed_gang_complaints
-from optimizer.decision import Decision, MultiPoolGangs, Shares, Status, append_columns, with_added
+from optimizer.decision import Decision, MultiPoolGangs, Status, append_columns, with_added
 from optimizer.documents.answer_conversion import answer_of, check_document, decision_of, problem_answered
 from optimizer.policies.fairness import MaxMinFairness, ProportionalFairness
 from optimizer.policies.finish_times import FinishTimeFairness, Makespan
@@ -74,9 +74,7 @@ def test_made_at_prices_they_are_worth_as_much_as_all_of_them_listed(policy: Sha
     found, _ = answer_with_mixed_gangs(policy, problem, None)
     listed, _ = policy.decide(every_mixture(problem), None)
     whole, shares = with_added(problem, found)
-    assert isinstance(shares, Shares)
     assert not len(improving_mixed_gangs(whole, shares))
-    assert isinstance(listed, Shares)
     ours, all_of_them = shares.certificate, listed.certificate
     assert ours.status is all_of_them.status
     if ours.status is Status.OPTIMAL and np.isfinite(all_of_them.objective):
@@ -92,7 +90,6 @@ def test_a_gang_that_fits_no_pool_runs_on_two():
     columns = whole.columns
     assert columns.use_count[columns.use_column == 2].tolist() == [3.0, 1.0]
     assert columns.steps_per_s.tolist() == [8.0, 4.0, 4.0]  # at the pace of the slower
-    assert isinstance(shares, Shares)
     assert shares.x == pytest.approx([0.0, 0.0, 1.0])
 
 

@@ -25,7 +25,6 @@ def test_the_longest_gains_most_seconds() -> None:
     problem = problem_of(Elastic([SPEEDS] * 2, [4], remaining_steps=[300.0, 90.0]))
     plan, _ = Optimus().decide(problem, None)
     assert places_of(problem, plan) == [(0, 2), (0, 2)]
-    assert plan.yardstick is not None
     assert plan.yardstick.objective == pytest.approx(600 - 200 + 180 - 60)
     assert plan.yardstick.gap < 0.05
 

@@ -11,10 +11,10 @@ from problems import Setting, build, shares_of
 from optimizer.answer import answer_problem
 from optimizer.assignment.limit_rows import RentalLimits, without_forbidden
 from optimizer.check.certificate import check_decision
-from optimizer.decision import Shares, Status
+from optimizer.decision import Plan, Status
 from optimizer.lp.exact_solver import solve_exactly
 from optimizer.policies.fairness import MaxMinFairness
-from optimizer.policy import PlanPolicy, PolicySpec
+from optimizer.policy import PolicySpec
 from optimizer.problem import Entities, EntityLimits, IntArray, Problem
 from optimizer.registry import make
 from optimizer.renting.machine_rental import FETCH_HYSTERESIS, Rental, marginal_values, rent_machines
@@ -34,6 +34,12 @@ MORE = 1 + FETCH_HYSTERESIS
 QUEUE = Setting([[1, 1]] * 4, [1, 0], rentable=[0, 8], usd_per_h=[0, 1])
 
 
+def planned(problem: Problem) -> tuple[Plan, Rental]:
+    """The plan of walras, and what it rents, where jobs without a value rent nothing."""
+    plan, _, rental = plan_in_market(make(PolicySpec("walras")), problem, None, 0.0)
+    return plan, rental
+
+
 def with_(**changes) -> Setting:
     return Setting(**{**QUEUE.__dict__, **changes})
 
@@ -41,7 +47,6 @@ def with_(**changes) -> Setting:
 def test_no_money_no_rent():
     """Nobody's hour is worth anything: nothing is rented, and what is rented goes back."""
     rental = rent_machines(build(with_(capacity=[1, 2], rented=[0, 2])), 0.0)
-    assert rental is not None
     assert rental.status is Status.EMPTY
     assert rental.machines.tolist() == [0, 0]
 
@@ -54,7 +59,6 @@ def test_where_nothing_can_be_rented_there_is_no_question():
 def test_rents_as_long_as_a_machine_earns_its_price():
     """At 2 USD for an hour of a job each of three machines earns 2 for 1; a fourth would stand idle."""
     rental = rent_machines(build(QUEUE), 2.0)
-    assert rental is not None
     assert rental.machines.tolist() == [0, 3]
     margins = marginal_values(build(QUEUE), 2.0, rental)
     assert margins.last_usd_per_h[1] == pytest.approx(2.0)
@@ -66,7 +70,6 @@ def test_rents_as_long_as_a_machine_earns_its_price():
 def test_does_not_rent_at_a_loss():
     """An hour worth less than the machine's is waited for."""
     rental = rent_machines(build(QUEUE), 0.9)
-    assert rental is not None
     assert rental.machines.tolist() == [0, 0]
     assert marginal_values(build(QUEUE), 0.9, rental).next_usd_per_h[1] == pytest.approx(0.9)
 
@@ -74,7 +77,6 @@ def test_does_not_rent_at_a_loss():
 def test_a_jobs_own_value_goes_before_the_cost_of_delay():
     """Only the two jobs that say so are worth a machine."""
     rental = rent_machines(build(with_(values=[5, 5, 5, np.nan])), 0.0)
-    assert rental is not None
     assert rental.machines.tolist() == [0, 2]
 
 
@@ -82,7 +84,6 @@ def test_machines_are_whole():
     """Three jobs of 2 USD/h, machines of two for 3: the second would earn 2 and cost 3. Divisible, it were 1.5."""
     setting = Setting([[1]] * 3, [0], rentable=[8], machine_size=[2], usd_per_h=[1.5])
     rental = rent_machines(build(setting), 2.0)
-    assert rental is not None
     assert rental.fluid_accelerators == pytest.approx([3.0])
     assert rental.machines.tolist() == [1]
     margins = marginal_values(build(setting), 2.0, rental)
@@ -96,7 +97,6 @@ def test_on_a_tie_what_is_held_stays():
     for held in (0, 1):
         problem = build(Setting([[1]], [held], rentable=[1], rented=[held], usd_per_h=[2.0]))
         rental = rent_machines(problem, 2.0)
-        assert rental is not None
         assert rental.machines.tolist() == [held]
 
 
@@ -119,7 +119,6 @@ HOUR = Setting([[1]], [0], rentable=[1], usd_per_h=[1], values=[2 * MORE], remai
 def test_a_machine_is_fetched_if_its_use_is_worth_its_bill(facts: dict[str, list[float]], machines: int):
     """The bill is for a time at least; who uses less of it pays more per hour of use."""
     rental = rent_machines(build(Setting(**{**HOUR.__dict__, **facts})), 0.0)
-    assert rental is not None
     assert rental.machines.tolist() == [machines]
 
 
@@ -128,7 +127,6 @@ def test_a_machine_that_comes_when_all_is_done_is_not_fetched(boot_s: float, mac
     """One accelerator works off four jobs of an hour in four; until then a machine more is of use."""
     setting = with_(remaining_steps=[3600] * 4, boot_s=[0, boot_s])
     rental = rent_machines(build(setting), 2.0)
-    assert rental is not None
     assert rental.machines.tolist() == [0, machines]
 
 
@@ -139,10 +137,8 @@ def test_what_comes_late_is_used_for_less():
         boot_s=[0, 1800], minimum_billing_s=[0, 900],
     )  # fmt: skip
     rental = rent_machines(build(setting), 0.0)
-    assert rental is not None
     assert rental.fetched_usd_per_h == pytest.approx([0, MORE])  # 900 s of use
     rental = rent_machines(build(Setting(**{**setting.__dict__, "minimum_billing_s": [0, 1800]})), 0.0)
-    assert rental is not None
     assert rental.fetched_usd_per_h == pytest.approx([0, 2 * MORE])
 
 
@@ -153,7 +149,6 @@ def test_what_is_spent_is_spent():
         minimum_billing_s=[3600 * 2.5],
     )  # fmt: skip
     rental = rent_machines(build(setting), 0.0)
-    assert rental is not None
     assert rental.fetched_usd_per_h == pytest.approx([2.5 * MORE])
     assert rental.machines.tolist() == [1]
     margins = marginal_values(build(setting), 0.0, rental)
@@ -166,8 +161,6 @@ def test_what_was_asked_for_is_not_asked_for_again():
     problem = build(Setting(**{**HOUR.__dict__, "minimum_billing_s": [7201]}))
     coming = replace(problem, pools=replace(problem.pools, coming=np.array([1.0])))
     here, there = rent_machines(problem, 0.0), rent_machines(coming, 0.0)
-    assert here is not None
-    assert there is not None
     assert (here.machines.tolist(), there.machines.tolist()) == ([0], [1])
 
 
@@ -176,7 +169,6 @@ def test_a_queue_is_of_use_for_as_long_as_it_lasts():
     setting = Setting([[1]] * 8, [0], rentable=[4], usd_per_h=[1], values=[2] * 8, remaining_steps=[3600] * 8,
                       minimum_billing_s=[3600 * 3])  # fmt: skip
     rental = rent_machines(build(setting), 0.0)
-    assert rental is not None
     assert rental.fetched_usd_per_h == pytest.approx([1.5 * MORE])
     assert rental.machines.tolist() == [4]
 
@@ -226,7 +218,6 @@ def test_shares_count_on_the_machines_of_the_rental():
     """The policy decides on the fleet as it will be, says so in `rent`, and the checker follows."""
     problem = build(QUEUE)
     shares, _, rental = answer_problem(MaxMinFairness(), problem, None, 2.0)
-    assert isinstance(shares, Shares)
     assert rental is not None
     assert shares.rent.tolist() == [0, 3]
     assert shares_of(problem, shares.x).sum(axis=0) == pytest.approx([1, 3])
@@ -237,7 +228,6 @@ def test_machines_to_give_back_are_not_counted_on():
     """A rented machine that does not earn its price is left out of the shares, though it is still there."""
     problem = build(with_(capacity=[1, 2], rented=[0, 2]))
     shares, _, rental = answer_problem(MaxMinFairness(), problem, None, 0.5)
-    assert isinstance(shares, Shares)
     assert rental is not None
     assert shares_of(problem, shares.x)[:, 1].sum() == 0
     assert check_decision(problem, PolicySpec("max_min_fairness"), shares).holds
@@ -247,7 +237,6 @@ def test_no_answer_from_the_solver_holds_what_is_held(monkeypatch: pytest.Monkey
     """A failed rental changes nothing and says FAILED."""
     monkeypatch.setattr("optimizer.renting.rental_program.RentalProgram.between", lambda *_: None)
     rental = rent_machines(build(with_(capacity=[1, 2], rented=[0, 2])), 2.0)
-    assert rental is not None
     assert rental.status is Status.FAILED
     assert rental.machines.tolist() == [0, 2]
 
@@ -261,10 +250,7 @@ def test_nothing_is_rented_upon_a_rental_that_failed(monkeypatch: pytest.MonkeyP
         return divisible(program, most) if len(calls) > 1 else (None, "")
 
     monkeypatch.setattr(RentalProgram, "divisible", first_fails)
-    policy = make(PolicySpec("walras"))
-    assert isinstance(policy, PlanPolicy)
-    _, _, rental = plan_in_market(policy, build(with_(values=[5.0] * 4)), None, 0.0)
-    assert rental is not None
+    rental = planned(build(with_(values=[5.0] * 4)))[1]
     assert (rental.status, rental.machines.tolist()) == (Status.FAILED, [0, 0])
 
 
@@ -280,14 +266,11 @@ def test_what_a_payer_finds_no_place_for_is_rented_unless_that_solve_fails(
         return (None, "") if fails and len(calls) == 2 else divisible(program, most)
 
     monkeypatch.setattr(RentalProgram, "divisible", second_fails)
-    policy = make(PolicySpec("walras"))
-    assert isinstance(policy, PlanPolicy)
     problem = build(
         Setting([[1, 1]] * 2, [1, 0], rentable=[0, 8], usd_per_h=[0, 1], values=[5.0, 1.02], boot_s=[0.0, 60.0])
     )
     problem = replace(problem, jobs=replace(problem.jobs, priority_class=np.array([1, 2])))
-    _, _, rental = plan_in_market(policy, problem, None, 0.0)
-    assert rental is not None
+    rental = planned(problem)[1]
     assert (rental.status, rental.machines.tolist(), len(calls)) == (Status.OPTIMAL, [0, int(not fails)], 2)
 
 
@@ -304,10 +287,7 @@ def test_money_counts_on_no_place_of_those_who_can_pay_for_no_machine(value: flo
     jobs = replace(problem.jobs, priority_class=np.array([2, 1, 1]))
     running = np.isin(problem.columns.use_pool, [0, 1]) & (problem.columns.job < 2) & (problem.columns.steps_per_s > 0)
     problem = replace(problem, jobs=jobs, columns=replace(problem.columns, running=running))
-    policy = make(PolicySpec("walras"))
-    assert isinstance(policy, PlanPolicy)
-    plan, _, rental = plan_in_market(policy, problem, None, 0.0)
-    assert rental is not None
+    plan, rental = planned(problem)
     assert rental.machines.tolist() == [0, 1, 1]
     assert problem.columns.use_pool[plan.column[:2]].tolist() == [0, 1]
     assert plan.column[2] < 0
@@ -327,10 +307,7 @@ def test_money_counts_only_on_places_that_a_job_can_be_given(leaves: bool, faste
     here, stays = problem.columns, np.array([False, not leaves])
     running = (here.job == 0) & (here.steps_per_s > 0)
     problem = replace(problem, jobs=replace(problem.jobs, unstoppable=stays), columns=replace(here, running=running))
-    policy = make(PolicySpec("walras"))
-    assert isinstance(policy, PlanPolicy)
-    plan, _, rental = plan_in_market(policy, problem, None, 0.0)
-    assert rental is not None
+    plan, rental = planned(problem)
     assert rental.machines.tolist() == [1, machines, 0]
     assert (plan.column[1] >= 0) == leaves
 
@@ -347,10 +324,7 @@ def test_no_machine_is_fetched_where_one_becomes_free_sooner(left_s: float, had_
     problem = build(setting)
     jobs = replace(problem.jobs, attained_s=np.array([had_s, 0.0]))
     problem = replace(problem, jobs=jobs, columns=replace(problem.columns, running=np.array([True, False])))
-    policy = make(PolicySpec("walras"))
-    assert isinstance(policy, PlanPolicy)
-    plan, _, rental = plan_in_market(policy, problem, None, 0.0)
-    assert rental is not None
+    plan, rental = planned(problem)
     assert (rental.machines.tolist(), int(plan.column[0])) == ([machines], 0)
 
 
@@ -364,33 +338,27 @@ def limited(most: float, pools: tuple[bool, ...] = (True, True), **changes: Any)
     return replace(problem, jobs=jobs, entities=entities, limits=limits)
 
 
-def rented(problem: Problem) -> Rental:
-    found = rent_machines(problem, 0.0)
-    assert found is not None
-    return found
-
-
 def test_no_machine_is_rented_that_a_limit_leaves_unused() -> None:
     """Of the fleet: two machines for four jobs, and what an accelerator more below the limit would gain."""
-    assert rented(replace(limited(2.0), limits=None)).machines.tolist() == [4, 0]
-    found = rented(limited(2.0))
+    assert rent_machines(replace(limited(2.0), limits=None), 0.0).machines.tolist() == [4, 0]
+    found = rent_machines(limited(2.0), 0.0)
     assert found.machines.tolist() == [2, 0]
     assert found.limit_prices.tolist() == pytest.approx([5.0 - 1.0])
 
 
 def test_a_limit_of_one_pool_sends_the_others_elsewhere() -> None:
     """One there, three where it is dearer."""
-    assert rented(limited(1.0, (True, False))).machines.tolist() == [1, 3]
+    assert rent_machines(limited(1.0, (True, False)), 0.0).machines.tolist() == [1, 3]
 
 
 def test_a_gang_larger_than_its_limit_has_nothing_rented() -> None:
     """A half of it pays for no machine; nor does the half gang that is left of a limit."""
     gangs: dict[str, Any] = {"gangs": [4.0] * 4, "machine_size": [4.0, 4.0]}
-    assert rented(limited(2.0, **gangs)).machines.tolist() == [0, 0]
-    assert rented(limited(6.0, **gangs)).machines.tolist() == [1, 0]
+    assert rent_machines(limited(2.0, **gangs), 0.0).machines.tolist() == [0, 0]
+    assert rent_machines(limited(6.0, **gangs), 0.0).machines.tolist() == [1, 0]
     problem = limited(2.0, (True, False), **gangs)
     problem = replace(problem, jobs=replace(problem.jobs, value_usd_per_h=np.full(4, 9.0)))
-    assert rented(problem).machines.tolist() == [0, 2]
+    assert rent_machines(problem, 0.0).machines.tolist() == [0, 2]
 
 
 def test_what_runs_keeps_its_machines_below_a_limit_made_smaller() -> None:
@@ -400,7 +368,7 @@ def test_what_runs_keeps_its_machines_below_a_limit_made_smaller() -> None:
     running = np.zeros(len(problem.columns), dtype=np.bool_)
     running[[0, 2, 4]] = True
     problem = replace(problem, columns=replace(problem.columns, running=running))
-    assert rented(problem).machines.tolist() == [3, 0]
+    assert rent_machines(problem, 0.0).machines.tolist() == [3, 0]
 
 
 def test_what_riders_hold_on_owned_places_counts_against_the_limit() -> None:
@@ -416,10 +384,7 @@ def test_what_riders_hold_on_owned_places_counts_against_the_limit() -> None:
         jobs=replace(problem.jobs, value_usd_per_h=value, pinned=np.array([True, False, False, False])),
         columns=replace(problem.columns, running=running),
     )
-    policy = make(PolicySpec("walras"))
-    assert isinstance(policy, PlanPolicy)
-    _, _, rental = plan_in_market(policy, problem, None, 0.0)
-    assert rental is not None
+    rental = planned(problem)[1]
     assert rental.machines.sum() == 1
 
 
@@ -427,7 +392,7 @@ def test_a_part_of_the_fleet_counts_of_the_largest_that_could_be_rented() -> Non
     """Or nobody could rent the first machine."""
     problem = replace(limited(0.0), limits=None)
     entities = replace(problem.entities, limit=np.array([0.125, 1.0]))
-    assert rented(replace(problem, entities=entities)).machines.tolist() == [2, 0]
+    assert rent_machines(replace(problem, entities=entities), 0.0).machines.tolist() == [2, 0]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -454,13 +419,10 @@ def test_the_statement_and_the_engines_agree_with_limits(seed: int) -> None:
     tiers = program.tiers(most)
     matrices = program.between(np.zeros(pools), most.astype(float))
     stated = solve_money_program(program.class_problem, program.gross, program.owned, tiers)
-    assert matrices is not None
-    assert stated is not None
     assert stated.net_usd_per_h == pytest.approx(matrices.net, abs=1e-6 * max(1.0, matrices.net))
     together, objective, paid = as_class_problem(program.class_problem, program.gross, program.owned, tiers)
     assert solve_exactly(together, objective).objective - paid == pytest.approx(matrices.net, abs=1e-5)
     limits = RentalLimits.of(made, value > 0)
-    assert limits is not None
     assert len(matrices.limit_prices) == len(limits.most)
 
 

@@ -44,7 +44,6 @@ def _forecasts(work: RemainingWork = _WORK, machines: list[CandidateMachine] | N
 def test_one_machine_takes_as_long_as_the_law_says() -> None:
     """Nothing is added to what the model tells."""
     setup = _forecasts().setup((0, 0, 1), 256)
-    assert setup is not None
     step_s = 256 * 2e10 / 1e14 * 2.0
     assert setup.steps_per_s == pytest.approx(1 / step_s)
     assert setup.time_s == pytest.approx(1e6 / 256 * step_s)
@@ -56,8 +55,6 @@ def test_a_part_of_the_batch_that_memory_does_not_hold_takes_more_passes() -> No
     """16 GB hold 1 GB of model and 150 samples of .1 GB; 256 samples need two passes, on two machines one."""
     forecasts = _forecasts()
     alone, two = forecasts.setup((1, 0, 0), 256), forecasts.setup((2, 0, 0), 256)
-    assert alone is not None
-    assert two is not None
     assert (alone.passes, two.passes) == (2, 1)
 
 
@@ -74,7 +71,6 @@ def test_unlike_machines_share_the_batch_by_speed() -> None:
     """The fast one takes four times as many samples, and the gang is faster than either part of it."""
     forecasts = _forecasts(replace(_WORK, kind=replace(_KIND, gradient_bytes=1e3)))
     mixed = forecasts.setup((1, 0, 1), 256)
-    assert mixed is not None
     slow, _, fast = mixed.shares
     assert slow + fast == 256
     assert fast / slow == pytest.approx(4.0, rel=0.05)
@@ -111,8 +107,6 @@ def test_machines_that_may_go_take_longer() -> None:
     spot = [replace(machine, revocations_per_h=0.1) for machine in _machines()]
     sure, risky = _forecasts(), SetupForecasts(_WORK, spot, RooflinePredictor().fit([]), lasting=lasting)
     before, after = sure.setup((2, 0, 0), 256), risky.setup((2, 0, 0), 256)
-    assert before is not None
-    assert after is not None
     assert asked == [pytest.approx(0.2)]
     assert after.time_s == pytest.approx(before.time_s * 1.2)
 
@@ -125,7 +119,6 @@ def test_what_is_recommended_is_not_beaten(deadline_h: float | None, budget: flo
     setups = list(_forecasts().setups(4, mixed))
     goal = RunGoal(None if deadline_h is None else deadline_h * 3600, budget)
     found = recommend_setup(setups, goal)
-    assert found is not None
     for member in found.front:
         assert not any(_beats(other, member) for other in setups)
     if found.kept:

@@ -9,7 +9,7 @@ from problems import Setting, build
 from optimizer.answer import answer_problem
 from optimizer.assignment.whole_gang_bound import LARGEST_FLEET, best_integral_packing, integral_bound
 from optimizer.classes.class_problem import ClassProblem
-from optimizer.decision import Decision, Shares
+from optimizer.decision import Decision
 from optimizer.policy import PolicySpec
 from optimizer.problem import Entities, Problem
 from optimizer.registry import make
@@ -39,7 +39,6 @@ def test_two_gangs_of_three_on_four_accelerators_reach_three_quarters(name: str,
     """Fluid: both run two thirds of the time, and no gap is left. Whole: by turns."""
     problem = build(THREES)
     spec, decision = solved(problem, name)
-    assert isinstance(decision, Shares)
     assert decision.certificate.objective == pytest.approx(fluid, rel=1e-6)
     assert decision.certificate.gap < 1e-6
     assert integral_bound(problem, spec, decision) == pytest.approx(whole, rel=1e-6)

@@ -97,7 +97,6 @@ def test_an_order_states_its_distance() -> None:
     """Long before short costs what it costs: 10 + 11 against 1 + 11 seconds."""
     problem = problem_of(Setting([[1.0], [1.0]], [1], submitted_at=[0.0, 1.0]), [10, 1])
     found = rank_jobs(Fifo(), problem).yardstick
-    assert found is not None
     assert (found.objective, found.bound, found.unit) == (pytest.approx(10.5), pytest.approx(6.0), "s")
     assert found.gap == pytest.approx(0.75)
 
@@ -107,8 +106,6 @@ def test_a_strict_order_is_measured_as_it_is_followed() -> None:
     setting = Setting([[1.0]] * 3, [2], gangs=[1, 2, 1], submitted_at=[0.0, 1.0, 2.0])
     problem = problem_of(setting, [10, 10, 10])
     strict, free = rank_jobs(Fifo(), problem).yardstick, rank_jobs(Fifo(strict=False), problem).yardstick
-    assert strict is not None
-    assert free is not None
     assert strict.objective * 3 == pytest.approx(10 + 20 + 30)
     assert free.objective * 3 == pytest.approx(10 + 10 + 20)
 

@@ -57,16 +57,13 @@ def test_the_choice_is_what_brute_force_finds(options: list[RunOption], deadline
     """Least money in time; least time for the money; and both limits at once."""
     cheap = choose_option(options, RunGoal(deadline_s=deadline_s))
     timely = [option.usd for option in options if option.time_s <= deadline_s]
-    assert cheap is not None
     assert cheap.kept == bool(timely)
     assert cheap.option.usd == min(timely) if timely else cheap.option.time_s == min(o.time_s for o in options)
     fast = choose_option(options, RunGoal(budget_usd=budget_usd))
     affordable = [option.time_s for option in options if option.usd <= budget_usd]
-    assert fast is not None
     assert fast.kept == bool(affordable)
     assert fast.option.time_s == min(affordable) if affordable else fast.option.usd == min(o.usd for o in options)
     both = choose_option(options, RunGoal(deadline_s=deadline_s, budget_usd=budget_usd))
-    assert both is not None
     assert both.kept == any(o.time_s <= deadline_s and o.usd <= budget_usd for o in options)
 
 
