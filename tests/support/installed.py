@@ -9,7 +9,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-import pytest
+from tests.support.not_here import not_here
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("walras", "optimizer", "scheduler", "workers", "simulator", "configs")
@@ -21,7 +21,7 @@ def tracked_sources() -> set[str]:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *SHIPPED], cwd=ROOT, capture_output=True
     )
     if listed.returncode != 0:
-        pytest.skip("not a git checkout")
+        not_here("git", "not a git checkout")
     return {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
 
 
