@@ -5,9 +5,8 @@ docs/results.md.
 
 A benchmark is a module `benchmarks/bench_<name>.py` with `measure(scale) -> list[Measured]`. Long ones have `ROWS` and
 `measure(scale, row)`: their rows are measured one after the other and printed as they are ready, so that a run that was
-cut short goes on with the rows that are missing. One that draws has `SEEDS`, and
-gets these, or those of `--seeds`, as well. The exit code is 1 if a target was missed or a benchmark could not be
-measured.
+cut short goes on with the rows that are missing. One that draws has `SEEDS`, and gets these, or those of `--seeds`, as
+well. The exit code is 1 if a target was missed or a benchmark could not be measured.
 """
 
 import argparse

@@ -65,6 +65,8 @@ _BACKGROUND = re.compile(
     rf"(?:(\))|(?:^|[\n;{{(])[ \t]*(?:(?:do|then|else)[ \t]+)?({_WORD.pattern})\b)"
     r"(?:>&\d|[^\n;&|()]){0,200}(?<!>)&(?![&>])"
 )
+#: Where no command ends: comments, substitutions, and what is quoted.
+_NO_COMMANDS = re.compile(r"(?m)^[ \t]*#[^\n]*|[ \t]#[^\n]*|\$\(\([^()\n]{0,200}\)\)|\$\([^()\n]{0,200}\)|'[^'\n]{0,200}'")
 _END_OF_FUNCTION = re.compile(r"[\n;][ \t]*\}")
 
 
@@ -89,7 +91,7 @@ def term_trap(text: str) -> TermTrap:
     actions += re.findall(r"\bTRAPTERM(?=\s*\()", text)  # a function of zsh
     on_exit = any(names & _EXIT for _, names in traps)
     functions = {found[1] for found in _FUNCTION.finditer(text)}
-    hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(text))
+    hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(_NO_COMMANDS.sub("", text)))
     return TermTrap(bool(actions), _sends(text, actions), on_exit, hides)
 
 

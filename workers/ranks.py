@@ -429,26 +429,32 @@ class Ranks:
             self._programs = [*(self._programs or ()), found]
             if not found.waits and found.pids.isdisjoint(clients):
                 found.signal()
-            if not found.waits and found.restarts > 1:
-                needed = {name for saver in savers for name in saver.above}
-                self._stop_starters(set(found.above) - needed, clients)
+            starter = self._starter(found)
+            if starter and not found.waits and found.restarts > 1 and all(starter not in each.above for each in savers):
+                self._stop_starter(starter, clients)
 
     def _is_next_run(self, found: Program, ended: Program) -> bool:
-        """Returns whether a process runs what an ended program ran, and was started by the same one."""
+        """Returns whether a process runs what an ended program ran, and was started by the same one.
+
+        What runs below a shell that got the signal is its trap's work, such as a pause of it, unless it saves.
+        """
+        traps = {each.name for each in self._programs or () if each.was_signalled and each.facts.is_shell}
+        if not found.handles_term and not traps.isdisjoint(found.above):
+            return False
         is_same = found.facts.words == ended.facts.words
-        is_like = self._is_late and found.facts.handles_term and found.facts.runs == ended.facts.runs
+        is_like = self._is_late and found.handles_term and found.facts.runs == ended.facts.runs
         starter = self._starter(found)
         return (is_same or is_like) and starter is not None and starter == self._starter(ended)
 
-    def _stop_starters(self, starters: Collection[processes.ProcessName], clients: Collection[int]) -> None:
+    def _stop_starter(self, starter: processes.ProcessName, clients: Collection[int]) -> None:
         """Signals, once, what has started a program again and again, unless it is a program that was stopped."""
-        programs = {each.name: each for each in self._programs or ()}
-        for name in self._before.intersection(starters) - self._stopped_starters:
-            self._stopped_starters.add(name)
-            if name in programs and not programs[name].was_signalled:
-                programs[name].signal()
-            elif name not in programs and name.pid not in clients:
-                processes.send_signal([name.pid], signal.SIGTERM)
+        program = next((each for each in self._programs or () if each.name == starter), None)
+        if starter not in self._stopped_starters and not (program and program.was_signalled):
+            self._stopped_starters.add(starter)
+            if program is not None:
+                program.signal()
+            elif starter.pid not in clients:
+                processes.send_signal([starter.pid], signal.SIGTERM)
 
     def _starter(self, program: Program) -> processes.ProcessName | None:
         """Returns the nearest process above a program that lives, and did when the stop began."""

@@ -209,14 +209,15 @@ def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart:
 def price_chart(pools: Mapping[str, PoolTrack], timeline: Timeline) -> Chart:
     """The optimizer's price of one accelerator in every pool, from solve to solve."""
 
-    def price(track: PoolTrack) -> tuple[FloatArray, FloatArray]:
+    def price(track: PoolTrack) -> tuple[FloatArray, FloatArray] | None:
+        if not track.price.at:
+            return None
         at, price = series_means(track.price, timeline.ended_at)
         seen = at >= track.price.at[0]
         return at[seen], price[seen]
 
-    priced = {name: track for name, track in pools.items() if track.price.at}
     unit = timeline.price_unit or "the policy's own unit"
-    return levels_chart(_pool_curves(priced, price), f"price in {unit}")
+    return levels_chart(_pool_curves(pools, price), f"price in {unit}")
 
 
 def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart:
@@ -277,12 +278,14 @@ def pool_style(row: int) -> dict[str, Any]:
 
 
 def _pool_curves(
-    pools: Mapping[str, PoolTrack], levels: Callable[[PoolTrack], tuple[FloatArray, FloatArray]]
+    pools: Mapping[str, PoolTrack], levels: Callable[[PoolTrack], tuple[FloatArray, FloatArray] | None]
 ) -> list[Curve]:
+    """Returns the curves of pools that have levels; a pool has one colour in all charts of a page."""
     curves = []
     for row, (name, track) in enumerate(list(pools.items())[:_BARS_MAX]):
-        at, value = levels(track)
-        curves.append(Curve(name, pool_style(row), value, at))
+        if (found := levels(track)) is not None:
+            at, value = found
+            curves.append(Curve(name, pool_style(row), value, at))
     return curves
 
 

@@ -312,8 +312,11 @@ def place_compactly(cycle: Cycle, pool: int, count: int) -> Place:
 
 
 def keep_in_place(cycle: Cycle, wanted: WantedAccelerators, place_gang: PlaceGang = place_compactly) -> StepPlacement:
-    """Keeps jobs in place that have as many accelerators of that pool as before; places the others, largest first."""
+    """Keeps jobs in place that have as many accelerators of that pool as before; places the others, largest first, those
+    of one size in the plan's order.
+    """
     kept = jobs_in_place(cycle, wanted)
-    placing = [(-count, job_id, pool) for job_id, (pool, count) in wanted.items() if job_id not in kept]
+    placing = [(job_id, *where) for job_id, where in wanted.items() if job_id not in kept]
+    placing.sort(key=lambda each: -each[2])
     jobs = cycle.ledger.jobs
-    return kept, ((jobs[job_id], pool, place_gang(cycle, pool, -less)) for less, job_id, pool in sorted(placing))
+    return kept, ((jobs[job_id], pool, place_gang(cycle, pool, count)) for job_id, pool, count in placing)

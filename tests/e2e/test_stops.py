@@ -177,6 +177,10 @@ def test_a_shell_that_handles_the_signal_gets_it_too(run: Run, tmp_path: Path) -
         "saves by itself": bash(
             "trap 'echo caught; sleep 2.6; echo saved; exit 85' TERM; echo up; while true; do sleep 1; done"
         ),
+        "asks, and looks": bash(
+            "trap 'touch asked; while kill -0 $P; do sleep 1; done; exit 85' TERM; python asked.py & P=$!\n"
+            "while kill -0 $P; do sleep 1 || true; done"
+        ),
         "leaves at once": bash(f"trap 'exit 85' TERM; {SAVE} & wait"),
         "ignores": bash(f"trap '' TERM; {SAVE}; exit $?"),
         "passes it on": bash(f"trap 'kill $P; wait $P; exit $?' TERM; {SAVE} & P=$!; wait $P"),
@@ -304,7 +308,6 @@ def test_a_loop_that_starts_a_stopped_program_again_is_stopped(run: Run, tmp_pat
     commands = {
         "until": bash(f"until {SAVE}; do :; done"),
         "while, with a pause": ["sh", "-c", f"while ! {SAVE}; do sleep 0.5; done"],
-        "below a pipe": bash(f"(until {SAVE}; do :; done) 2>&1 | cat"),
         "in Python": ["python", "loop.py", *SAVE.split()],
         "what cannot save": bash("while true; do python plain.py || true; done"),
         "a shell that waits": bash("echo up; while [ ! -e never ]; do sleep 0.2 || true; done"),
@@ -314,9 +317,15 @@ def test_a_loop_that_starts_a_stopped_program_again_is_stopped(run: Run, tmp_pat
     stopped = run(commands, env={"SAVE_S": "0.1"})
     for name, (caught, saved, code, number) in ends(stopped).items():
         assert (caught, code, number) == (saved, None, 15), (name, said(stopped[name]))
-    tries = {"tries": bash(f"for n in 1 2; do {SAVE} && break; done; echo copied; exit 85")}
-    tried = run(tries, env={"SAVE_S": "0.1"})["tries"]
-    assert (ends({"": tried})[""][2], tried.output()[-7:]) == (85, "copied\n")
+    goes_on = {
+        "tries": bash(f"for n in 1 2; do {SAVE} && break; done; echo copied; exit 85"),
+        "below a pipe": ["bash", "-c", f"(until {SAVE}; do :; done) 2>&1 | cat; echo copied; exit 85"],
+        "a monitor": bash(
+            "while true; do sleep 0.3 || true; done & python plain.py || true; sleep 3; echo copied; exit 85"
+        ),
+    }
+    for name, attempt in run(goes_on, env={"SAVE_S": "0.1"}).items():
+        assert (ends({"": attempt})[""][2], attempt.output()[-7:]) == (85, "copied\n"), (name, said(attempt))
     gang = {"gang": bash(f"until {SAVE}; do :; done")}
     assert ends(run(gang, ups=2, devices=[0, 1], env={"SAVE_S": "0.5"}))["gang"][2:] == (None, 15)
 

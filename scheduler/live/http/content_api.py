@@ -156,7 +156,8 @@ async def prune_content(call: RequestContext) -> ContentPruned:
     pruned = ContentPruned(size_bytes=swept.size_bytes, holders=dict(swept.of_holders.most_common()))
     if keep_s is not None:
         ever_s = call.server.loop.clock.now()
-        pruned.objects, pruned.unanswered = await drop_expired_objects(call.server, keep_s, ever_s, is_dry=is_dry)
+        objects, unanswered = await drop_expired_objects(call.server, keep_s, ever_s, is_dry=is_dry)
+        pruned = pruned.model_copy(update={"objects": objects, "unanswered": unanswered})
     if not is_dry:
         told = {"size_bytes": pruned.size_bytes, "objects": pruned.objects}
         await call.server.loop.perform(lambda transaction: call.note_write(transaction, "content", after=told))

@@ -454,6 +454,7 @@ class QueueWatch:
 
     async def watch(self) -> None:
         """Ask for ever. A pool keeps its last wait while its queue is not known."""
+        await asyncio.sleep(_LOOK_EVERY_S)
         await _ask_for_ever(self._providers, self.look, _LOOK_EVERY_S, "queues")
 
     async def look(self, provider: QueueingProvider) -> None:

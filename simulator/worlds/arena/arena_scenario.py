@@ -64,6 +64,8 @@ from simulator.worlds.stepped_mechanism import (
     Room,
     StepConfiguration,
     StepEndMechanism,
+    StepPlacement,
+    WantedAccelerators,
     WholeStepAttempts,
     admit_arrivals,
     fill_emptiest,
@@ -434,6 +436,11 @@ def _place_evenly(cycle: Cycle, pool: int, count: int) -> Place:
     return pack_evenly(free_room(cycle, pool), count, min(count, size))
 
 
+def _keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
+    """As `keep_in_place`, in Arena's order and with its even parts."""
+    return keep_in_place(cycle, dict(sorted(wanted.items())), _place_evenly)
+
+
 def pack_evenly(room: Room, count: int, each: int) -> Place:
     """Places equal parts of `each` accelerators, one part per machine, on the fullest machines that have room for them.
 
@@ -559,7 +566,7 @@ def arena_plan_scenario(
 ) -> Scenario:
     """Returns a run of these jobs in Arena's world under one of Walras's plan policies, free to change gangs."""
     ways = ArenaConfigurations.of(workload, pools)
-    wiring = plan_wiring(ARENA, ways, partial(keep_in_place, place_gang=_place_evenly), _pace(workload, tuning))
+    wiring = plan_wiring(ARENA, ways, _keep_in_place, _pace(workload, tuning))
     truth = _truth(workload, tuning.lost_s(GANG_MAX))
     return Scenario(pools, truth, policy, ARENA_RULES, wiring=wiring)
 

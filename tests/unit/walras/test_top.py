@@ -58,16 +58,16 @@ async def fill(face: Face) -> None:
 
 @asynccontextmanager
 async def open_top(
-    server: Face | FakeServer, *, size: tuple[int, int] = (80, 24), every_s: float = 0.05
+    server: Face | FakeServer, *, size: tuple[int, int] | None = None, every_s: float = 0.05
 ) -> AsyncIterator[tuple[TopApp, "Pilot[None]"]]:
     """The application with its first view."""
     if isinstance(server, FakeServer):
-        url, token = server.url, TOKEN
+        url, token, usual = server.url, TOKEN, (80, 24)
     else:
-        url, token, size = str(server.client.make_url("/")).rstrip("/"), server.admin, (80, 40)
+        url, token, usual = str(server.client.make_url("/")).rstrip("/"), server.admin, (80, 40)
     async with Client(url, token, patience=QUICK) as client:
         app = TopApp(client, every_s=every_s)
-        async with app.run_test(size=size, notifications=True) as pilot:
+        async with app.run_test(size=size or usual, notifications=True) as pilot:
             yield app, pilot
 
 

@@ -163,6 +163,8 @@ def test_a_trap_is_read_from_the_text_of_the_shell(text: str, exists: bool, forw
         ("train() { python t.py; }; train; python t.py & wait", False),
         ("(cd x) && train", False),
         ("(cd x) >& log; (cd y) &> log; (cd z) |& cat", False),
+        ("(cd x && python t.py $(date)) &", True),
+        ("tensorboard --logdir $(pwd) &\nserve $((1 + 2)) &\npython -c 'print(1)' & # see (docs) & more", False),
     ],
 )
 def test_what_bash_hides_in_the_background_is_read_from_its_text(text: str, hides: bool) -> None:
