@@ -107,6 +107,7 @@ def _tell(measured: Measured, runs: list[ForecastRun]) -> None:
         )
     draws = sum(run.draws for run in runs)
     measured.add("jobs without an interval", sum(run.untold for run in runs), "")
+    measured.add("intervals beyond the last arrival, not counted", sum(run.beyond for run in runs), "")
     floors = sum(run.floors for run in runs)
     measured.add("of these told to start or end after an instant", floors, "")
     if floors:

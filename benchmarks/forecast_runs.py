@@ -119,6 +119,8 @@ class ForecastRun:
     looks: int = 0
     #: Forecasts without an interval, because most futures did not reach the start or the end.
     untold: int = 0
+    #: Intervals that end after the last arrival, when jobs come sooner than anybody could know: not counted.
+    beyond: int = 0
     #: Of these, jobs told to start, or to end, after an instant; and of these, how many did.
     floors: int = 0
     floors_held: int = 0
@@ -238,8 +240,11 @@ class _Watcher:
         ahead_s = max((mean(known) if known else 3600.0) - since_s, 0.0)
         ours = self._by[which]
         told = ours.corrected(at, raw)
-        if at >= self._scored_from and told.p90 <= self._scored_until:
-            tally.open.setdefault(job_id, []).append(Promised(at, told, at + ahead_s))
+        if at >= self._scored_from:
+            if told.p90 <= self._scored_until:
+                tally.open.setdefault(job_id, []).append(Promised(at, told, at + ahead_s))
+            else:
+                self.found.beyond += 1
         ours.said(job_id, at, raw)
 
 

@@ -66,7 +66,9 @@ _BACKGROUND = re.compile(
     r"(?:>&\d|[^\n;&|()]){0,200}(?<!>)&(?![&>])"
 )
 #: Where no command ends: comments, substitutions, and what is quoted.
-_NO_COMMANDS = re.compile(r"(?m)^[ \t]*#[^\n]*|[ \t]#[^\n]*|\$\(\([^()\n]{0,200}\)\)|\$\([^()\n]{0,200}\)|'[^'\n]{0,200}'")
+_NO_COMMANDS = re.compile(
+    r"(?m)^[ \t]*#[^\n]*|[ \t]#[^\n]*|\$\(\([^()\n]{0,200}\)\)|\$\([^()\n]{0,200}\)|'[^'\n]{0,200}'"
+)
 _END_OF_FUNCTION = re.compile(r"[\n;][ \t]*\}")
 
 

@@ -17,11 +17,12 @@ from functools import partial
 from math import inf
 from typing import Any, Protocol, TypeVar
 
+from optimizer.decision import Quote
 from optimizer.policy import Policy
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS, MakeMechanism, judge_arrival, rebuild_queues
+from scheduler.core.cycle.round import MECHANISMS, MakeMechanism, PlanRounds, judge_arrival, rebuild_queues
 from scheduler.core.events import (
     Booking,
     BookingsDeclared,
@@ -42,6 +43,7 @@ from scheduler.core.events import (
     Woke,
 )
 from scheduler.core.handlers.restored_state import gather_state
+from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.placement.reservations import open_reservation
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
@@ -60,7 +62,7 @@ JOBS_IN_A_PIECE = 100
 
 #: What `JobColumns`, `Ledger` and `ActivePolicy` know of decisions, beyond what a restarted core is told.
 _OF_JOBS, _OF_LEDGER = ("since_at", "worked_s", "renewed_at_s"), ("restarts", "finished_s")
-_OF_POLICY = ("memory", "quote", "proposal", "solved_at", "riders")
+_OF_POLICY = ("memory", "proposal", "solved_at", "riders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Decided:
 
     ledger: dict[str, Any]
     policy: dict[str, Any]
+    #: Its prices are by row of `pools`.
+    quote: Quote | None
     #: When the last solve was requested, and whether something has changed since.
     requested_at: float
     is_changed: bool
@@ -76,6 +80,9 @@ class Decided:
     pools: tuple[str, ...]
     job_id: IntArray
     columns: dict[str, FloatArray]
+    #: Chosen accelerators of elastic jobs, by type; and jobs that wait for a lease to be measured.
+    sizes: dict[JobId, dict[str, int]]
+    awaiting_lease: frozenset[JobId]
     #: Job, pool, accelerators by machine, whether jobs were asked to leave, and machines by borrower.
     reservations: tuple[tuple[JobId, PoolId, dict[NodeId, int], bool, dict[JobId, NodeId]], ...]
 
@@ -185,14 +192,23 @@ def _decided(core: SchedulerCore) -> Decided:
         wanted = {name_of[row]: count for row, count in each.wanted.items()}
         lent = {job_id: name_of[row] for job_id, row in each.lent.items()}
         kept.append((each.job_id, pools[each.pool].name, wanted, each.preempting, lent))
+    sizes = {
+        job.job_id: {demand.accelerator: demand.count for demand in ledger.class_of(job).request.demands}
+        for job in ledger
+        if job.request.sizes
+    }
+    plans = cycle.ordering if isinstance(cycle.ordering, PlanOrdering) else None
     return Decided(
         {name: deepcopy(getattr(ledger, name)) for name in _OF_LEDGER},
         {name: getattr(ledger.policy, name) for name in _OF_POLICY},
+        ledger.policy.quote,
         solves.requested_at,
         solves.problem_changed or solves.in_flight > 0,
         tuple(state.name for state in pools),
         columns.job_id[slots],
         {name: getattr(columns, name)[slots] for name in (*_OF_JOBS, "entitled")},
+        sizes,
+        frozenset() if plans is None else frozenset(plans.awaiting_lease),
         tuple(kept),
     )
 
@@ -206,12 +222,21 @@ def _decide_again(cycle: Cycle, told: Decided) -> None:
         getattr(columns, name)[slots[known]] = told.columns[name][known]
     for name, value in told.ledger.items():
         setattr(ledger, name, deepcopy(value))
-    ledger.restarts.known_at_event, cycle.solves.requested_at = -1, told.requested_at
-    if told.pools == tuple(state.name for state in fleet.pools):
-        columns.entitled[slots[known]] = told.columns["entitled"][known]
-        for name, value in told.policy.items():
-            setattr(ledger.policy, name, value)
-        cycle.solves.problem_changed = told.is_changed
+    ledger.restarts.known_at_event = -1
+    for job_id, chosen in told.sizes.items():
+        if job_id in ledger.jobs:
+            ledger.resize(ledger.jobs[job_id], chosen)
+    pool_rows = [ledger.slow_machines.row_named(fleet, PoolId(name)) for name in told.pools]
+    for before, now in enumerate(pool_rows):
+        if now is not None:
+            columns.entitled[slots[known], now] = told.columns["entitled"][known, before]
+    for name, value in told.policy.items():
+        setattr(ledger.policy, name, value)
+    if pool_rows == list(range(len(fleet.pools))):
+        ledger.policy.quote = told.quote  # else the last prices are remembered by the pools' names
+    cycle.solves.requested_at, cycle.solves.problem_changed = told.requested_at, told.is_changed
+    if isinstance(cycle.ordering, PlanOrdering):
+        cycle.ordering.awaiting_lease |= told.awaiting_lease
     rows = {machine.node_id: machine.row for machine in fleet.machines if machine is not None}
     for job_id, pool_id, wanted, preempting, lent in told.reservations:
         job, pool = ledger.jobs.get(job_id), ledger.slow_machines.row_named(fleet, pool_id)
@@ -313,6 +338,8 @@ class CoreCopy:
             self.core.handle(event)
         if snapshot.jobs:
             _decide_again(self.core.cycle, snapshot.decided)
+            if isinstance(self._mechanism, PlanRounds):
+                self._mechanism.carried_out = ledger.policy.proposal
 
     def _keep(self, make: MakeMechanism, cycle: Cycle, policy: Policy, rules: RoundRules) -> Any:
         """Keeps the mechanism until the copy is opened: a core without one decides nothing."""
@@ -327,6 +354,7 @@ class CoreCopy:
         """Lets the copy decide from now on. Returns its first commands."""
         cycle, waited = self.core.cycle, {job.job.job_id for job in self.snapshot.jobs}
         cycle.mechanism = self._mechanism
+        cycle.commands = first = list[Command]()
         rebuild_queues(cycle)
         # Jobs that waited already are queued, not judged as newcomers again.
         arrived = cycle.backlog.arrived
@@ -337,7 +365,7 @@ class CoreCopy:
         # Not earlier: jobs of a booking that has begun start with it, and those commands would be lost.
         bookings = self.snapshot.bookings
         booked = self.core.handle(BookingsDeclared(at, bookings)) if bookings else []
-        return [*booked, *self.core.handle(Woke(at))]
+        return [*first, *booked, *self.core.handle(Woke(at))]
 
 
 # ------------------------------------------------------------------------------------------ jobs in pieces

@@ -312,8 +312,8 @@ def place_compactly(cycle: Cycle, pool: int, count: int) -> Place:
 
 
 def keep_in_place(cycle: Cycle, wanted: WantedAccelerators, place_gang: PlaceGang = place_compactly) -> StepPlacement:
-    """Keeps jobs in place that have as many accelerators of that pool as before; places the others, largest first, those
-    of one size in the plan's order.
+    """Keeps jobs in place that have as many accelerators of that pool as before; places the others, largest first,
+    equals in the plan's order.
     """
     kept = jobs_in_place(cycle, wanted)
     placing = [(job_id, *where) for job_id, where in wanted.items() if job_id not in kept]

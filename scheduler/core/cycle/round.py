@@ -154,7 +154,8 @@ class PlanRounds(_Rounds):
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
         self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
-        self._carried_out: Proposal | None = None
+        #: The last plan that jobs were compared by.
+        self.carried_out: Proposal | None = None
         #: The last problem that a plan was requested for.
         self._asked: Problem | None = None
         #: When the next profiling lease ends, as far as is known.
@@ -162,9 +163,9 @@ class PlanRounds(_Rounds):
 
     def _collect(self, cycle: Cycle) -> bool:
         proposal = cycle.policy.proposal
-        is_new = proposal is not None and proposal is not self._carried_out
+        is_new = proposal is not None and proposal is not self.carried_out
         if is_new:
-            self._carried_out = proposal
+            self.carried_out = proposal
         elif cycle.due.compares:
             cycle.solves.time_passed = True
         if cycle.ledger.profiling:

@@ -142,7 +142,7 @@ class FleetMachine:
     is_private: bool = False
     #: Tools that it has reported; None: it has reported none, so it may have all.
     tools: frozenset[str] | None = None
-    #: Tools as its pool counts it: its own and those needed by jobs that run there (`machine_facts`).
+    #: Tools as its pool counts it: its own and those needed by jobs that run there (`count_tools`).
     counted_tools: frozenset[str] | None = None
     data: frozenset[str] = frozenset()  # keys of data in its cache
     #: What it reported of downloads, as in `NodeData`.
