@@ -17,7 +17,6 @@ from functools import partial
 from math import inf
 from typing import Any, Protocol, TypeVar
 
-from optimizer.decision import Quote
 from optimizer.policy import Policy
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.commands import Command
@@ -62,7 +61,7 @@ JOBS_IN_A_PIECE = 100
 
 #: What `JobColumns`, `Ledger` and `ActivePolicy` know of decisions, beyond what a restarted core is told.
 _OF_JOBS, _OF_LEDGER = ("since_at", "worked_s", "renewed_at_s"), ("restarts", "finished_s")
-_OF_POLICY = ("memory", "proposal", "solved_at", "riders")
+_OF_POLICY = ("memory", "quote", "proposal", "solved_at", "riders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,6 @@ class Decided:
 
     ledger: dict[str, Any]
     policy: dict[str, Any]
-    #: Its prices are by row of `pools`.
-    quote: Quote | None
     #: When the last solve was requested, and whether something has changed since.
     requested_at: float
     is_changed: bool
@@ -201,7 +198,6 @@ def _decided(core: SchedulerCore) -> Decided:
     return Decided(
         {name: deepcopy(getattr(ledger, name)) for name in _OF_LEDGER},
         {name: getattr(ledger.policy, name) for name in _OF_POLICY},
-        ledger.policy.quote,
         solves.requested_at,
         solves.problem_changed or solves.in_flight > 0,
         tuple(state.name for state in pools),
@@ -231,9 +227,9 @@ def _decide_again(cycle: Cycle, told: Decided) -> None:
         if now is not None:
             columns.entitled[slots[known], now] = told.columns["entitled"][known, before]
     for name, value in told.policy.items():
-        setattr(ledger.policy, name, value)
-    if pool_rows == list(range(len(fleet.pools))):
-        ledger.policy.quote = told.quote  # else the last prices are remembered by the pools' names
+        # Prices are by row; where rows differ, those that a restarted core is told, by name, stay.
+        if name != "quote" or pool_rows == list(range(len(fleet.pools))):
+            setattr(ledger.policy, name, value)
     cycle.solves.requested_at, cycle.solves.problem_changed = told.requested_at, told.is_changed
     if isinstance(cycle.ordering, PlanOrdering):
         cycle.ordering.awaiting_lease |= told.awaiting_lease
