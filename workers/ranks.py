@@ -236,6 +236,9 @@ def found_in_containers(plan: AttemptPlan) -> list[int]:
 LEFTOVER_GRACE_S = 2.0
 #: Seconds between two looks for programs that were started again, at least.
 LOOK_AGAIN_S = 0.4
+#: Times that a program may be started again after its stop before what starts it is stopped too: scripts that try a few
+#: times go on to their next command.
+MOST_TRIES = 5
 
 
 def _is_any_run(names: Collection[processes.ProcessName], words: Collection[tuple[str, ...]]) -> bool:
@@ -407,9 +410,9 @@ class Ranks:
     def _take_up_restarts(self, names: list[processes.ProcessName], clients: Collection[int]) -> None:
         """Makes what was started again, as it was and by the same process, programs too.
 
-        If the earlier run was stopped, so is this one, and the second time what starts it: `until train; do :; done`
-        would never end. If that one waited, this one does, should it begin once those that save have ended. Late, so is
-        every next run of such a program that handles SIGTERM.
+        If the earlier run was stopped, so is this one; after `MOST_TRIES`, late after one, what starts it is too:
+        `until train; do :; done` would never end. If that one waited, this one does, should it begin once those that
+        save have ended. Late, so is every next run of such a program that handles SIGTERM.
         """
         ended = [each for each in self._programs or () if not each.name.is_alive]
         news, words = self._news(names), {each.facts.words for each in ended}
@@ -430,7 +433,8 @@ class Ranks:
             if not found.waits and found.pids.isdisjoint(clients):
                 found.signal()
             starter = self._starter(found)
-            if starter and not found.waits and found.restarts > 1 and all(starter not in each.above for each in savers):
+            is_endless = found.restarts > (1 if self._is_late else MOST_TRIES)
+            if starter and is_endless and not found.waits and all(starter not in each.above for each in savers):
                 self._stop_starter(starter, clients)
 
     def _is_next_run(self, found: Program, ended: Program) -> bool:
