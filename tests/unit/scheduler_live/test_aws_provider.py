@@ -26,7 +26,7 @@ from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from tests.support.provider_kit import IMAGE, ON_DEMAND, SETTINGS, SPOT, aws_provider, ec2_client
 from walras import __version__
-from walras.cluster import NodeId
+from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError, Conflict
 from walras.spec.cluster_file import AwsSettings, ClusterConfig, region_of
 from walras.spec.file_model import check_model
@@ -388,12 +388,17 @@ async def test_what_does_not_answer_proves_nothing(shop: Shop, monkeypatch: pyte
 
 
 @pytest.fixture
-async def regions(tmp_path: Path, ec2_desk: Any) -> AsyncIterator[Shop]:
-    """Two regions in one server; the further one is cheaper."""
+def two_regions(ec2_desk: Any) -> dict[str, Any]:
+    """A cluster file; its further region is cheaper."""
     security = ec2_client(os.environ["AWS_ENDPOINT_URL"], "us-west-2").describe_security_groups()["SecurityGroups"]
     further = {"us-west-2": {"image": IMAGE, "security_groups": [security[0]["GroupId"]]}}
-    cluster = {"pools": [{**POOL, "market": "on_demand"}, {**WEST, "market": "on_demand"}]}
-    async with renting(tmp_path, {**cluster, "aws": {**CLUSTER["aws"], "regions": further}}) as found:
+    pools = [{**POOL, "market": "on_demand"}, {**WEST, "market": "on_demand"}]
+    return {"pools": pools, "aws": {**AWS, "image": IMAGE, "regions": further}}
+
+
+@pytest.fixture
+async def regions(tmp_path: Path, two_regions: dict[str, Any]) -> AsyncIterator[Shop]:
+    async with renting(tmp_path, two_regions) as found:
         yield found
 
 
@@ -432,14 +437,21 @@ async def test_a_region_that_does_not_answer_hinders_no_other(regions: Shop, mon
     assert (len(await east.describe()), len(await west.describe())) == (1, 0)
 
 
-async def test_a_pool_that_is_added_is_rented_in_the_region_of_its_zone(regions: Shop) -> None:
-    face, east = regions
-    west: Any = face.world.assembled.providers["aws us-west-2"]
-    for zone, provider in (("us-west-2c", west), ("us-east-1c", east)):
-        assert (await face.json("POST", "/api/v1/pools", {**POOL, "zone": zone}))[0] == 201
-        assert f"g4dn.xlarge/spot/{zone}" in provider.pools
-    assert (len(east.pools), len(west.pools)) == (2, 2)
-    assert {point.pool_id for point in await west.price_history(datetime.now(UTC))} <= set(west.pools)
+async def test_a_pool_that_is_added_is_rented_in_the_region_of_its_zone(
+    tmp_path: Path, two_regions: dict[str, Any]
+) -> None:
+    """Also by a server that starts later; both ask for its price there."""
+    added = {"aws": "us-east-1c", "aws us-west-2": "us-west-2c"}
+    for begun in (False, True):
+        async with renting(tmp_path, two_regions) as (face, _):
+            for name, zone in added.items():
+                if not begun:
+                    assert (await face.json("POST", "/api/v1/pools", {**POOL, "zone": zone}))[0] == 201
+                provider: Any = face.world.assembled.providers[name]
+                spot = PoolId(f"g4dn.xlarge/spot/{zone}")
+                assert spot in provider.pools
+                assert {offer.pool_id for offer in await provider.offers()} == set(provider.pools)
+                assert (len(provider.pools), face.world.server.providers.provider_name(spot)) == (2, "aws")
 
 
 async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> None:
