@@ -108,12 +108,12 @@ def stand_in_of_aws() -> Iterator[str]:
         server.stop()
 
 
-def ec2_client(url: str) -> Any:
-    """Of a stand-in that holds no instances yet."""
+def ec2_client(url: str, region: str = REGION) -> Any:
+    """Of a stand-in that holds no instances there yet."""
     import boto3
 
     client = boto3.client(
-        "ec2", region_name=REGION, endpoint_url=url, aws_access_key_id="none", aws_secret_access_key="none"
+        "ec2", region_name=region, endpoint_url=url, aws_access_key_id="none", aws_secret_access_key="none"
     )
     for page in client.get_paginator("describe_instances").paginate():
         ids = [instance["InstanceId"] for held in page["Reservations"] for instance in held["Instances"]]

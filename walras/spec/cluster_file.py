@@ -19,6 +19,7 @@ What OpenSSH knows of a host (user, port, key, jump host) is read from its own c
 """
 
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from ipaddress import ip_network
 from pathlib import Path
@@ -54,12 +55,27 @@ class ProviderSettings(FileModel):
     example: ClassVar[str]
 
 
+class AwsRegion(FileModel):
+    """What a further region of EC2 has of its own."""
+
+    image: _AwsWord
+    security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
+
+
+def region_of(zone: str, regions: Iterable[str]) -> str | None:
+    """Returns the region, of those given, in which an availability zone of EC2 lies; None: in none of them."""
+    within = [region for region in regions if zone.startswith(region) and not zone[len(region) :][:1].isdigit()]
+    return max(within, key=len, default=None)
+
+
 class AwsSettings(ProviderSettings):
     """Where and how machines of `provider: aws` are launched. Credentials are found by boto3, never written here."""
 
     example: ClassVar[str] = "{region: …, image: …, server_url: https://…}"
 
     region: PoolWord
+    #: Further regions, by name. All other settings hold in every region.
+    regions: Annotated[dict[PoolWord, AwsRegion], Field(max_length=64)] = Field(default_factory=dict)
     #: The machine image: Linux with systemd, Python 3.11, curl and the accelerators' drivers.
     image: _AwsWord
     #: Where machines reach the server: TLS, because tokens travel there.
@@ -72,6 +88,20 @@ class AwsSettings(ProviderSettings):
     #: Installed with pip at the first boot: `walras` from the server itself, all else from the machine's index. Empty:
     #: the image has `/opt/walras/bin/walras` already.
     install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch]",)
+
+    @model_validator(mode="after")
+    def _each_region_once(self) -> "AwsSettings":
+        if self.region in self.regions:
+            raise FieldMistake("regions", f"{self.region} is the `region` above; name only further ones here")
+        return self
+
+    def in_each_region(self) -> dict[str, "AwsSettings"]:
+        """Returns the settings of each region, `region` first."""
+        further = {
+            name: self.model_copy(update={"region": name, "image": own.image, "security_groups": own.security_groups})
+            for name, own in self.regions.items()
+        }
+        return {self.region: self, **further}
 
 
 _SlurmWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}$")]
@@ -452,6 +482,11 @@ class ClusterConfig(ProviderSections):
             settings = self.settings_type(name)
             if settings is not None and self.provider_settings(name) is None:
                 raise FieldMistake(name, f"pools of provider {name} need `{name}: {settings.example}`")
+        regions = () if self.aws is None else tuple(self.aws.in_each_region())
+        for position, entry in enumerate(self.pools):
+            if entry.provider == "aws" and region_of(entry.zone, regions) is None:
+                field, known = f"pools[{position}].zone", ", ".join(regions)
+                raise FieldMistake(field, f"{entry.zone} lies in no region of `aws`; known: {known}")
         return self
 
     @model_validator(mode="after")

@@ -18,15 +18,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from scheduler.live.auth.access_control import EnrolmentTokens
-from scheduler.live.providers.live_provider import ProviderContext, ReportGone, SpotPricePoint
+from scheduler.live.providers.live_provider import ProviderContext, ReportGone, SpotPricePoint, region_name
 from scheduler.live.providers.machine_boot import boot_script
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.errors import ConfigError
-from walras.spec.cluster_file import AwsSettings
+from walras.spec.cluster_file import AwsSettings, region_of
 
 T = TypeVar("T")
 
@@ -319,14 +320,21 @@ def _machine_of_instance(instance: Mapping[str, Any]) -> RentedMachine | None:
     )
 
 
-def build_aws_provider(context: ProviderContext) -> AwsProvider | None:
-    """Returns None if no pool is rented there. AWS knows a cluster by a name that is derived from its data folder."""
+def build_aws_provider(context: ProviderContext) -> dict[str, AwsProvider]:
+    """Returns a provider for each region, so that one that does not answer hinders no other; none without pools there.
+
+    AWS knows a cluster by a name that is derived from its data folder.
+    """
     entries = context.entries_of("aws")
     settings = None if context.cluster is None else context.cluster.aws
     if settings is None or not entries:
-        return None
-    region = settings.region
+        return {}
     cluster_id = hmac.new(context.secret, b"aws cluster", hashlib.sha256).hexdigest()[:16]
-    calls = Ec2Calls(lambda: make_ec2_client(region))
-    pools = [entry.pool() for entry in entries]
-    return AwsProvider(cluster_id, settings, pools, EnrolmentTokens(context.secret, context.folder.pin()), calls)
+    enrolments, regions = EnrolmentTokens(context.secret, context.folder.pin()), settings.in_each_region()
+    built = {}
+    for region, own in regions.items():
+        pools = [entry.pool() for entry in entries if region_of(entry.zone, regions) == region]
+        calls = Ec2Calls(partial(make_ec2_client, region))
+        name = "aws" if own is settings else region_name("aws", region)
+        built[name] = AwsProvider(cluster_id, own, pools, enrolments, calls)
+    return built

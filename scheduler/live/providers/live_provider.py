@@ -27,7 +27,7 @@ from scheduler.live.store.data_folder import DataFolder
 from scheduler.providers.provider import CloudProvider
 from walras.cluster import NodeId, Pool, PoolId
 from walras.errors import ConfigError
-from walras.spec.cluster_file import ClusterConfig, PoolEntry
+from walras.spec.cluster_file import ClusterConfig, PoolEntry, region_of
 from walras.spec.file_model import load_yaml
 from walras.states import Reason
 
@@ -70,7 +70,8 @@ class LiveProvider(CloudProvider, Protocol):
         ...
 
 
-BuildProvider = Callable[[ProviderContext], LiveProvider | None]
+#: Returns None for nothing to rent out; several, by name, where a provider is one for each region (`region_name`).
+BuildProvider = Callable[[ProviderContext], LiveProvider | Mapping[str, LiveProvider] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +131,33 @@ SIMULATED = "simulated"
 
 
 def builder_of(name: str) -> BuildProvider:
-    """Returns the function that builds the provider of this name; it returns None if it has nothing to rent out."""
+    """Returns the function that builds the provider of this name."""
     module, _, function = PROVIDERS[name].partition(":")
     build: BuildProvider = getattr(import_module(module), function)
     return build
+
+
+def region_name(provider: str, region: str) -> str:
+    """Returns the name of the provider of a further region; no name in a cluster file has a blank."""
+    return f"{provider} {region}"
+
+
+def written_name(name: str) -> str:
+    """Returns the name by which a cluster file knows a provider, whichever region it is of."""
+    return name.partition(" ")[0]
+
+
+def provider_for(named: Mapping[str, CloudProvider], pool: Pool) -> CloudProvider | None:
+    """Returns the provider that is to rent a new pool out, by the name that the pool gives, and by its zone."""
+    regions = [name.partition(" ")[2] for name in named if " " in name and written_name(name) == pool.provider]
+    region = region_of(pool.zone, regions)
+    return named.get(pool.provider if region is None else region_name(pool.provider, region))
+
+
+def _built(name: str, context: ProviderContext) -> dict[str, LiveProvider]:
+    """Builds the provider of this name, or those of its regions, by name; none if it has nothing to rent out."""
+    found = builder_of(name)(context)
+    return dict(found) if isinstance(found, Mapping) else {} if found is None else {name: found}
 
 
 def build_providers(context: ProviderContext) -> dict[str, LiveProvider]:
@@ -150,8 +174,7 @@ def build_providers(context: ProviderContext) -> dict[str, LiveProvider]:
                 field=field,
                 fix=f"did you mean `provider: {near[0]}`?" if near else "docs/how-to/add-a-provider.md adds one",
             )
-    built = {name: builder_of(name)(context) for name in PROVIDERS}
-    return {name: provider for name, provider in built.items() if provider is not None}
+    return {name: provider for known in PROVIDERS for name, provider in _built(known, context).items()}
 
 
 def providers_by_pool(providers: Iterable[LiveProvider]) -> dict[PoolId, LiveProvider]:
@@ -172,9 +195,8 @@ def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
         raise ConfigError(missing, field="--cluster", fix="see docs/cloud.md")
     # Asking for prices launches nothing: neither the data folder nor the server's secret is used.
     context = ProviderContext(known, DataFolder(cluster.parent), b"")
-    providers = [builder_of(name)(context) for name in described]
-    since = datetime.now(UTC) - timedelta(seconds=since_s)
-    return asyncio.run(_price_histories([each for each in providers if each is not None], since))
+    providers = [provider for name in described for provider in _built(name, context).values()]
+    return asyncio.run(_price_histories(providers, datetime.now(UTC) - timedelta(seconds=since_s)))
 
 
 async def _price_histories(providers: list[LiveProvider], since: datetime) -> list[SpotPricePoint]:

@@ -41,7 +41,13 @@ from scheduler.live.loop.launches import (
     unknown_launches,
 )
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.providers.live_provider import GrowingProvider, QueueingProvider, RevocableProvider
+from scheduler.live.providers.live_provider import (
+    GrowingProvider,
+    QueueingProvider,
+    RevocableProvider,
+    provider_for,
+    written_name,
+)
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
 from scheduler.providers.provider import (
@@ -257,13 +263,14 @@ class Provisioner:
     def provider_name(self, pool_id: PoolId) -> str:
         """Returns the name of the pool's provider; empty where no provider rents its machines out."""
         provider = self._providers.get(pool_id)
-        return next((name for name, each in self._named.items() if each is provider), "") if provider else ""
+        names = (written_name(name) for name, each in self._named.items() if each is provider)
+        return next(names, "") if provider else ""
 
     def check_provider(self, name: str) -> None:
         """Raise UserError unless a provider of this name accepts new pools."""
         if isinstance(self._named.get(name), GrowingProvider):
             return
-        known = [each for each, provider in self._named.items() if isinstance(provider, GrowingProvider)]
+        known = sorted({written_name(each) for each, held in self._named.items() if isinstance(held, GrowingProvider)})
         raise UserError(
             f"this server rents nothing from {name!r}: the cluster file it was started with does not describe it",
             field="provider",
@@ -272,7 +279,7 @@ class Provisioner:
 
     def take_up(self, pool: Pool) -> None:
         """Have the pool's provider rent it out from now on, at these terms; nothing for owned pools."""
-        provider = self._providers.get(pool.pool_id) or self._named.get(pool.provider)
+        provider = self._providers.get(pool.pool_id) or provider_for(self._named, pool)
         if isinstance(provider, GrowingProvider):
             provider.take_up(pool)
             self._providers[pool.pool_id] = provider

@@ -26,9 +26,9 @@ from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from tests.support.provider_kit import IMAGE, ON_DEMAND, SETTINGS, SPOT, aws_provider, ec2_client
 from walras import __version__
-from walras.cluster import NodeId
+from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError, Conflict
-from walras.spec.cluster_file import AwsSettings, ClusterConfig
+from walras.spec.cluster_file import AwsSettings, ClusterConfig, region_of
 from walras.spec.file_model import check_model
 
 pytest.importorskip("boto3")
@@ -227,6 +227,36 @@ def test_a_pool_of_aws_needs_to_know_where() -> None:
     assert check_model(ClusterConfig, {"pools": [POOL], "aws": AWS}, source="cluster.yaml").aws is not None
 
 
+WEST = {**POOL, "zone": "us-west-2b", "usd_per_h": 0.1}
+REGIONS = {"us-west-2": {"image": IMAGE, "security_groups": ["sg-1"]}, "us-west-2-lax-1": {"image": IMAGE}}
+
+
+@pytest.mark.parametrize(
+    ("zone", "region"),
+    [
+        ("us-east-1a", "us-east-1"), ("us-west-2b", "us-west-2"), ("us-west-2-lax-1a", "us-west-2-lax-1"),
+        ("us-west-2-den-1a", "us-west-2"), ("us-west-21a", None), ("eu-west-1a", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_zone_lies_in_the_region_that_its_name_begins_with(zone: str, region: str | None) -> None:
+    """The longest of those that the file names; a digit more is another region."""
+    assert region_of(zone, ("us-east-1", *REGIONS)) == region
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"pools": [{**POOL, "zone": "eu-west-1a"}]}, "eu-west-1a lies in no region"),
+        ({"aws": {**AWS, "regions": {"us-east-1": {"image": IMAGE}}}}, "us-east-1 is the `region`"),
+        ({"aws": {**AWS, "regions": {"us-west-2": {}}}}, "image"),
+    ],
+)  # fmt: skip
+def test_regions_that_would_not_do_are_refused(change: dict[str, Any], told: str) -> None:
+    """A pool in no region, a region twice, and one without an image, before anything starts."""
+    with pytest.raises(ConfigError, match=told):
+        check_model(ClusterConfig, {"pools": [POOL], "aws": {**AWS, "regions": REGIONS}, **change}, source="cluster")
+
+
 def test_without_boto3_the_fix_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An optional part that is missing is named with the command that brings it."""
     from scheduler.live.providers.aws_provider import make_ec2_client
@@ -260,9 +290,9 @@ def ec2_desk(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @asynccontextmanager
-async def renting(folder: Path) -> AsyncIterator[Shop]:
+async def renting(folder: Path, cluster: Any = CLUSTER) -> AsyncIterator[Shop]:
     """A server with one job that is worth a machine of EC2."""
-    async with facing(folder, policy=RENTING, cluster=CLUSTER) as face:
+    async with facing(folder, policy=RENTING, cluster=cluster) as face:
         w = face.world
         w.loop.effect_handlers.append(w.server.providers)
         aws = w.assembled.providers["aws"]
@@ -271,7 +301,8 @@ async def renting(folder: Path) -> AsyncIterator[Shop]:
             yield face, aws
         finally:
             await w.server.providers.close()
-            await aws.close()
+            for each in w.assembled.providers.values():
+                await each.close()
 
 
 @pytest.fixture
@@ -354,6 +385,73 @@ async def test_what_does_not_answer_proves_nothing(shop: Shop, monkeypatch: pyte
         patch.setattr(AwsProvider, "describe", silent)
         await face.world.server.providers.reconcile()
     assert face.world.live_state.nodes[NodeId(machine.node_id)].is_member
+
+
+@pytest.fixture
+def two_regions(ec2_desk: Any) -> dict[str, Any]:
+    """A cluster file; its further region is cheaper."""
+    security = ec2_client(os.environ["AWS_ENDPOINT_URL"], "us-west-2").describe_security_groups()["SecurityGroups"]
+    further = {"us-west-2": {"image": IMAGE, "security_groups": [security[0]["GroupId"]]}}
+    pools = [{**POOL, "market": "on_demand"}, {**WEST, "market": "on_demand"}]
+    return {"pools": pools, "aws": {**AWS, "image": IMAGE, "regions": further}}
+
+
+@pytest.fixture
+async def regions(tmp_path: Path, two_regions: dict[str, Any]) -> AsyncIterator[Shop]:
+    async with renting(tmp_path, two_regions) as found:
+        yield found
+
+
+async def test_a_job_rents_in_the_cheaper_region_and_its_machine_is_given_back_there(regions: Shop) -> None:
+    face, east = regions
+    west: Any = face.world.assembled.providers["aws us-west-2"]
+    token = await rent_one(face)
+    (machine,) = await west.describe()
+    assert (await east.describe(), machine.token, machine.pool_id) == ((), token, "g4dn.xlarge/on_demand/us-west-2b")
+    facts = {**FACTS, "market": "on_demand", "zone": "us-west-2b"}
+    agent = await FakeAgent(face.world, machine.node_id, token, **facts).register()
+    (start,) = await agent.start_all()
+    await agent.end(start.job_id)
+    for _ in range(2):
+        await face.world.advance(11.0)
+    await settle(face)
+    assert (await west.describe(), dict(face.world.live_state.rents)) == ((), {})
+    names = {pool: face.world.server.providers.provider_name(pool) for pool in face.world.live_state.pools}
+    assert set(names.values()) == {"aws"}
+
+
+async def test_a_region_that_does_not_answer_hinders_no_other(regions: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody requested is found and given back in the region that answers, and kept in the other."""
+    face, east = regions
+    west: Any = face.world.assembled.providers["aws us-west-2"]
+    for provider in (east, west):
+        (pool,) = provider.pools.values()
+        await provider.request("forgotten", pool, 1)
+
+    async def silent() -> Any:
+        raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(east, "describe", silent)
+        assert not await face.world.server.providers.janitor.sweep()
+    assert (len(await east.describe()), len(await west.describe())) == (1, 0)
+
+
+async def test_a_pool_that_is_added_is_rented_in_the_region_of_its_zone(
+    tmp_path: Path, two_regions: dict[str, Any]
+) -> None:
+    """Also by a server that starts later; both ask for its price there."""
+    added = {"aws": "us-east-1c", "aws us-west-2": "us-west-2c"}
+    for begun in (False, True):
+        async with renting(tmp_path, two_regions) as (face, _):
+            for name, zone in added.items():
+                if not begun:
+                    assert (await face.json("POST", "/api/v1/pools", {**POOL, "zone": zone}))[0] == 201
+                provider: Any = face.world.assembled.providers[name]
+                spot = PoolId(f"g4dn.xlarge/spot/{zone}")
+                assert spot in provider.pools
+                assert {offer.pool_id for offer in await provider.offers()} == set(provider.pools)
+                assert (len(provider.pools), face.world.server.providers.provider_name(spot)) == (2, "aws")
 
 
 async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> None:
