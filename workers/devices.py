@@ -30,11 +30,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from walras.connection.remote_session import SessionRequest
 from walras.machines.machine_facts import FAULT_MOST, MOST_DEVICES, DeviceSample
 from walras.spec.accelerator_names import detected_accelerator
+from walras.wire import AgentCommand, AttemptHere, AttemptReport
+from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
 
@@ -396,8 +399,18 @@ def own_address(server_url: str) -> str:
         return "127.0.0.1"
 
 
-#: Job, attempt, and the incarnation of the cluster that granted it (empty: none was named).
-AttemptKey = tuple[int, int, str]
+class AttemptKey(NamedTuple):
+    """Names an attempt on this machine."""
+
+    job_id: int
+    attempt: int
+    #: Of the cluster that granted it: the same numbers from another incarnation are another attempt. Empty: none named.
+    incarnation: str = ""
+
+    @classmethod
+    def of(cls, about: AgentCommand | AttemptHere | AttemptReport | SessionRequest | AttemptPlan) -> "AttemptKey":
+        """Returns the key of the attempt that a message or a plan is about."""
+        return cls(about.job_id, about.attempt, about.incarnation)
 
 
 @dataclass
@@ -425,8 +438,8 @@ class DeviceHolds:
         others = [other for other, hold in self._holds.items() if other != key and set(hold.devices) & set(devices)]
         for other in others:
             taken = sorted(set(self._holds[other].devices) & set(devices))
-            if len(others) > 1 or other[0] != beside or taken != sorted(devices):
-                return f"devices {taken} are held by job {other[0]}, attempt {other[1]}"
+            if len(others) > 1 or other.job_id != beside or taken != sorted(devices):
+                return f"devices {taken} are held by job {other.job_id}, attempt {other.attempt}"
         return ""
 
     def take(self, key: AttemptKey, hold: DeviceHold) -> None:

@@ -92,7 +92,7 @@ async def opened_store(store: str, client: ServerClient, key: AttemptKey) -> Asy
     """
     if store == SERVER_STORE:
         async with client.transport() as transport:
-            yield ContentTransfer(transport, job_id=key[0])
+            yield ContentTransfer(transport, job_id=key.job_id)
         return
     if not is_object_store(store):
         raise UserError(f"this release knows no store {store[:80]!r}")
@@ -115,8 +115,7 @@ async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
     if await asyncio.to_thread(_is_whole, folder, resume.digest):
         return
     await asyncio.to_thread(_clear, folder)
-    key = (command.job_id, command.attempt, command.incarnation)
-    async with opened_store(resume.store or SERVER_STORE, client, key) as store:
+    async with opened_store(resume.store or SERVER_STORE, client, AttemptKey.of(command)) as store:
         await store.fetch(resume.content, folder, partial(_check_room, root))
     try:
         await asyncio.to_thread(verify_checkpoint, folder, resume.digest)
@@ -213,7 +212,7 @@ class HandedPlace:
                 except (ClusterError, Forbidden, ServerUnreachable) as error:
                     if self._folder is None or now >= self._used_until:
                         raise
-                    log.warning("job %d: its access to %s is not renewed yet: %s", self._key[0], self._place, error)
+                    log.warning("job %d: its access to %s is not renewed yet: %s", self._key.job_id, self._place, error)
             assert self._folder is not None
             return self._folder
 

@@ -297,7 +297,7 @@ class OutputCollector:
         if self._told is not None and (self._told.tree, self._told.problem) == (tree.name, copied.problem):
             return
         async with self._client.transport() as transport:
-            await ContentTransfer(transport, job_id=self._key[0]).send(self._draft, tree)
+            await ContentTransfer(transport, job_id=self._key.job_id).send(self._draft, tree)
         await self._tell(tree.name, tree, copied.problem)
 
     async def _end_copy(self) -> None:
@@ -309,8 +309,8 @@ class OutputCollector:
 
     async def _tell(self, name: str, tree: ContentTree, problem: str) -> None:
         told = OutputsCollected(
-            job_id=self._key[0],
-            attempt=self._key[1],
+            job_id=self._key.job_id,
+            attempt=self._key.attempt,
             node_rank=self._node_rank,
             tree=name,
             files=len(tree.files),

@@ -127,11 +127,11 @@ class RemoteSessions:
         """Opens the requested sessions with attempts on this machine, concurrently with the heartbeats."""
         for request in requests:
             if request.session_id not in self._running and len(self._running) < SESSIONS_MOST:
-                found = attempts.get((request.job_id, request.attempt, request.incarnation))
+                found = attempts.get(AttemptKey.of(request))
                 self._begin(request, None if found is None else found.place)
 
     def _begin(self, request: SessionRequest, place: AttemptPlace | None) -> None:
-        key = (request.job_id, request.attempt, request.incarnation)
+        key = AttemptKey.of(request)
         if place is not None:
             self._marks[key] = place.plan.cookie
         task = asyncio.create_task(self._run(request, place))
@@ -165,7 +165,7 @@ class RemoteSessions:
 
     async def _run(self, request: SessionRequest, place: AttemptPlace | None) -> None:
         asked = request.asked
-        log.info("job %d attempt %d: %s opens a session: %s", *_numbers(request), request.user, asked.kind)
+        log.info("job %d attempt %d: %s opens a session: %s", *AttemptKey.of(request)[:2], request.user, asked.kind)
         async with self._client.session_socket(request.session_id, MESSAGE_BYTES) as socket:
             try:
                 if place is None:
@@ -185,10 +185,6 @@ async def _end_marked(mark: str, sessions: "list[asyncio.Task[None]]") -> None:
     if sessions:
         await asyncio.wait(sessions)
     await asyncio.to_thread(processes.kill_carriers, mark, _KILL_TIMEOUT_S)
-
-
-def _numbers(request: SessionRequest) -> tuple[int, int]:
-    return request.job_id, request.attempt
 
 
 class _Refused(Exception):

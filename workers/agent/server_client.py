@@ -114,7 +114,7 @@ class ServerClient:
 
     async def send_log(self, key: AttemptKey, rank: int, offset: int, content: bytes) -> int:
         """Uploads a part of a log. Returns the offset that the server wants next."""
-        place = {"job_id": str(key[0]), "attempt": str(key[1]), "rank": str(rank), "offset": str(offset)}
+        place = {"job_id": str(key.job_id), "attempt": str(key.attempt), "rank": str(rank), "offset": str(offset)}
         headers = {"Authorization": f"Bearer {self.credential}", "Content-Type": "application/octet-stream"}
         body = await self._call("logs", headers, content, CALL_TIMEOUT_S, place | self._granted_by(key))
         return _parse_answer(_LogAnswer, body).next
@@ -124,7 +124,7 @@ class ServerClient:
 
         Raises ServerUnreachable, ServerRefusal, and StoreFailure where the server gets no credentials now.
         """
-        job_id, attempt = (0, 0) if key is None else key[:2]
+        job_id, attempt, _ = key or AttemptKey(0, 0)
         request = StoreAccessRequest(place=place, job_id=job_id, attempt=attempt)
         params = {} if key is None else self._granted_by(key)
         try:
@@ -158,7 +158,7 @@ class ServerClient:
         """Returns the cluster and incarnation that granted the attempt as query fields; empty for a server that names
         none.
         """
-        return {} if self.cluster is None else {**self.cluster.model_dump(), "granted_by": key[2]}
+        return {} if self.cluster is None else {**self.cluster.model_dump(), "granted_by": key.incarnation}
 
     async def _post(
         self,

@@ -29,6 +29,7 @@ from workers.agent.startup import (
 from workers.devices import (
     CPU,
     Accelerators,
+    AttemptKey,
     DeviceHold,
     DeviceHolds,
     Host,
@@ -163,32 +164,32 @@ def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
 def test_devices_are_held_by_one_attempt() -> None:
     """Or by two where the server said so, never three; a prepared hold keeps its port until the start, and expires."""
     holds = DeviceHolds(2)
-    holds.start((1, 1), [0])
-    assert "job 1, attempt 1" in holds.conflict((2, 1), [0, 1])
-    assert holds.conflict((2, 1), [1]) == ""
-    assert holds.conflict((2, 1), [2])
-    assert holds.conflict((2, 1), [1, 1])
-    holds.release((1, 1))
-    assert holds.conflict((2, 1), [0, 1]) == ""
+    holds.start(AttemptKey(1, 1), [0])
+    assert "job 1, attempt 1" in holds.conflict(AttemptKey(2, 1), [0, 1])
+    assert holds.conflict(AttemptKey(2, 1), [1]) == ""
+    assert holds.conflict(AttemptKey(2, 1), [2])
+    assert holds.conflict(AttemptKey(2, 1), [1, 1])
+    holds.release(AttemptKey(1, 1))
+    assert holds.conflict(AttemptKey(2, 1), [0, 1]) == ""
     holds = DeviceHolds(1)
-    holds.take((1, 1), DeviceHold([0], hold_port(), expires_at=100.0))
-    port = holds.port_of((1, 1))
+    holds.take(AttemptKey(1, 1), DeviceHold([0], hold_port(), expires_at=100.0))
+    port = holds.port_of(AttemptKey(1, 1))
     assert port > 0
     assert holds.expired(99.0) == []
-    assert holds.expired(100.0) == [(1, 1)]
-    holds.start((1, 1), [0])
-    assert holds.port_of((1, 1)) == 0
+    assert holds.expired(100.0) == [AttemptKey(1, 1)]
+    holds.start(AttemptKey(1, 1), [0])
+    assert holds.port_of(AttemptKey(1, 1)) == 0
     assert holds.expired(1e9) == []
     holds = DeviceHolds(2)
-    holds.take((1, 1, ""), DeviceHold([0]))
-    assert holds.conflict((2, 1, ""), [0]) == "devices [0] are held by job 1, attempt 1"
-    assert holds.conflict((2, 1, ""), [0], beside=3) == "devices [0] are held by job 1, attempt 1"
-    assert holds.conflict((2, 1, ""), [0, 1], beside=1) == "devices [0] are held by job 1, attempt 1"
-    assert holds.conflict((2, 1, ""), [0], beside=1) == ""
-    holds.take((2, 1, ""), DeviceHold([0]))
-    assert holds.conflict((3, 1, ""), [0], beside=1) == "devices [0] are held by job 1, attempt 1"
-    holds.release((1, 1, ""))
-    assert holds.conflict((3, 1, ""), [0], beside=2) == ""
+    holds.take(AttemptKey(1, 1), DeviceHold([0]))
+    assert holds.conflict(AttemptKey(2, 1), [0]) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict(AttemptKey(2, 1), [0], beside=3) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict(AttemptKey(2, 1), [0, 1], beside=1) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict(AttemptKey(2, 1), [0], beside=1) == ""
+    holds.take(AttemptKey(2, 1), DeviceHold([0]))
+    assert holds.conflict(AttemptKey(3, 1), [0], beside=1) == "devices [0] are held by job 1, attempt 1"
+    holds.release(AttemptKey(1, 1))
+    assert holds.conflict(AttemptKey(3, 1), [0], beside=2) == ""
 
 
 def test_a_notice_counts_from_when_it_was_written(tmp_path: Path) -> None:
