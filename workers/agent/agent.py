@@ -234,7 +234,9 @@ class Agent:
             self._execute(command, sent_at)
         self._launch_granted()
         self._proving.take(answer.challenge)
-        self._sessions.begin(answer.sessions, self._followers)
+        for request in answer.sessions:
+            follower = self._followers.get(AttemptKey.of(request))
+            self._sessions.begin(request, None if follower is None else follower.place)
         self._sessions.end_closed(answer.open_sessions)
         were_taken = bool(reports) and answer.reports_acked >= reports[0].report_id
         return bool(message.resync or acks or answer.commands or were_taken)
@@ -493,15 +495,13 @@ class Joining:
                 await self._enrolment.ensure(self._client)
                 return
             except ServerUnreachable as error:
-                failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(call_backoff_s(failures, self._chance))
             except ServerRefusal as error:
                 if not error.is_to_wait_for:
                     raise
-                failures += 1
                 log.warning("the name is not free yet: %s; %s", error, error.fix)
-                await asyncio.sleep(call_backoff_s(failures, self._chance))
+            failures += 1
+            await asyncio.sleep(call_backoff_s(failures, self._chance))
 
     async def join_again(self) -> None:
         """Tries to register again and only logs a failure: attempts may run, and the cause may disappear."""

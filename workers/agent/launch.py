@@ -92,11 +92,7 @@ def _is_orphan(folder: Path, unused_since: float) -> bool:
     about = folder.stat()
     if about.st_uid != os.getuid() or about.st_mtime > unused_since:
         return False
-    return not any(map(_is_listened_to, _first_paths(folder.iterdir())))
-
-
-def _first_paths(paths: Iterable[Path]) -> Iterable[Path]:
-    return islice(paths, _LOOKED_AT)
+    return not any(map(_is_listened_to, islice(folder.iterdir(), _LOOKED_AT)))
 
 
 def _is_listened_to(path: Path) -> bool:
@@ -256,7 +252,8 @@ def make_attempt_plan(
     `served_dir`: the server's name of the command's checkpoint folder, where that is on this machine alone.
     """
     sockets = socket_folder(machine.state)
-    stem = attempt_stem(command.job_id, command.attempt, command.incarnation)
+    folder = machine.attempt_folder(*AttemptKey.of(command))
+    stem = folder.name
     rank_socket = str(sockets / f"{stem}.r")
     cookie = random_hex(machine.chance, 32)
     count = max(1, machine.accelerators.count)
@@ -278,10 +275,10 @@ def make_attempt_plan(
     return AttemptPlan(
         job_id=command.job_id,
         attempt=command.attempt,
-        argv=prepared_argv(*_preparing(machine, stem, account), command.needs, command.argv),
+        argv=prepared_argv(*_preparing(machine, folder, account), command.needs, command.argv),
         env=rank_environment(environ, command, settings),
         # A job without a folder of its own gets a fresh one with every attempt.
-        workdir=command.workdir or str(machine.state / "attempts" / stem / "work"),
+        workdir=command.workdir or str(folder / "work"),
         devices=command.devices,
         node_rank=command.node_rank,
         first_rank=command.first_rank,
@@ -310,9 +307,8 @@ def make_attempt_plan(
     )
 
 
-def _preparing(machine: AgentMachine, stem: str, account: Account | None) -> tuple[Path, Path]:
+def _preparing(machine: AgentMachine, folder: Path, account: Account | None) -> tuple[Path, Path]:
     """Returns the folders that ranks of the attempt prepare in: their own, and that of the caches."""
-    folder = machine.state / "attempts" / stem
     if account is None:
         return folder, machine.state / PREPARED_FOLDER
     return folder / OWN_FOLDER, account_caches(machine.whole or machine.state, account)

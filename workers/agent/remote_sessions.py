@@ -17,11 +17,10 @@ import re
 import signal
 import struct
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 
@@ -106,13 +105,6 @@ class AttemptPlace:
         return any(event.get("type") in ("stopping", "lease_expired", "ended") for event in events)
 
 
-class PlacedAttempt(Protocol):
-    """What is known of an attempt on this machine."""
-
-    @property
-    def place(self) -> AttemptPlace: ...
-
-
 class RemoteSessions:
     """The sessions of this machine."""
 
@@ -123,14 +115,10 @@ class RemoteSessions:
         self._marks: dict[AttemptKey, str] = {}
         self._endings: set[asyncio.Task[None]] = set()
 
-    def begin(self, requests: Sequence[SessionRequest], attempts: Mapping[AttemptKey, PlacedAttempt]) -> None:
-        """Opens the requested sessions with attempts on this machine, concurrently with the heartbeats."""
-        for request in requests:
-            if request.session_id not in self._running and len(self._running) < SESSIONS_MOST:
-                found = attempts.get(AttemptKey.of(request))
-                self._begin(request, None if found is None else found.place)
-
-    def _begin(self, request: SessionRequest, place: AttemptPlace | None) -> None:
+    def begin(self, request: SessionRequest, place: AttemptPlace | None) -> None:
+        """Opens a session with an attempt, concurrently with the heartbeats. `place`: None if it is not here."""
+        if request.session_id in self._running or len(self._running) >= SESSIONS_MOST:
+            return
         key = AttemptKey.of(request)
         if place is not None:
             self._marks[key] = place.plan.cookie
