@@ -112,7 +112,8 @@ async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
     folder, root = Path(resume.path), Path(command.checkpoint_dir)
     for copies in {root, folder.parent.parent}:
         await asyncio.to_thread(_remove_other_attempts, copies, folder.parent)
-    if await asyncio.to_thread(_is_whole, folder, resume.digest):
+    with suppress(TornCheckpoint):
+        await asyncio.to_thread(verify_checkpoint, folder, resume.digest)
         return
     await asyncio.to_thread(_clear, folder)
     async with opened_store(resume.store or SERVER_STORE, client, AttemptKey.of(command)) as store:
@@ -122,14 +123,6 @@ async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
     except TornCheckpoint as error:
         await asyncio.to_thread(_clear, folder)
         raise DamagedContent(f"the store's checkpoint is torn: {error}") from None
-
-
-def _is_whole(folder: Path, digest: str) -> bool:
-    try:
-        verify_checkpoint(folder, digest)
-    except TornCheckpoint:
-        return False
-    return True
 
 
 def _clear(folder: Path) -> None:

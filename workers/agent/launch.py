@@ -406,7 +406,7 @@ class SupervisorStarter:
     async def _request(self, folder: Path, plan: AttemptPlan, ready: int) -> _Starter:
         if self._systemd_run:
             scope = scope_words(self._systemd_run, f"{folder.name}-{plan.cookie[:8]}", os.geteuid())
-            starter = await self._spawn(scope)
+            starter = await self._spawned(scope)
             with starter.requests:
                 await starter.request(folder, ready)
             return starter
@@ -416,32 +416,28 @@ class SupervisorStarter:
                     await self._shared.request(folder, ready)
                     return self._shared
                 self._shared.kill()
-            self._shared = await self._spawn([])
+            self._shared = await self._spawned([])
             await self._shared.request(folder, ready)
             return self._shared
 
-    async def _spawn(self, scope: list[str]) -> _Starter:
-        starter = await _spawn(scope)
-        self._processes = [each for each in self._processes if each.returncode is None] + [starter.process]
-        return starter
-
-
-async def _spawn(scope: list[str]) -> _Starter:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
-    root = str(Path(str(workers.__file__)).parent.parent)
-    manager = {name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if name in os.environ}
-    with theirs:
-        process = await asyncio.create_subprocess_exec(
-            *(*scope, sys.executable, "-P", "-m", "workers.supervisor"),
-            env={"PYTHONPATH": root, "PATH": os.defpath} | (manager if scope else {}),
-            cwd="/",
-            stdin=theirs.fileno(),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    return _Starter(process, ours)
+    async def _spawned(self, scope: list[str]) -> _Starter:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        root = str(Path(str(workers.__file__)).parent.parent)
+        names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+        manager = {name: os.environ[name] for name in names if name in os.environ}
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *(*scope, sys.executable, "-P", "-m", "workers.supervisor"),
+                env={"PYTHONPATH": root, "PATH": os.defpath} | (manager if scope else {}),
+                cwd="/",
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._processes = [each for each in self._processes if each.returncode is None] + [process]
+        return _Starter(process, ours)
 
 
 async def kill_supervisor(folder: Path) -> None:

@@ -246,24 +246,21 @@ def _bring_other(cache: FolderCache, name: str, need: InputNeed, owner: str) -> 
     last = _file_name(need.url)
 
     def fetch(place: Path) -> None:
-        for each in found:
-            inner = "" if is_file else str(each["name"]).removeprefix(path.rstrip("/")).lstrip("/")
-            if ".." in PurePosixPath(inner).parts:
-                raise ConfigError(f"input {name}: {each['name'][:200]!r} leaves its folder")
-            with store.open(each["name"], "rb") as file:
-                _copy_bounded(file, place / last / inner if inner else place / last, need.sha256, each.get("size"))
-        make_read_only(place)
-
-    def fetch_told(place: Path) -> None:
         try:
-            fetch(place)
+            for each in found:
+                inner = "" if is_file else str(each["name"]).removeprefix(path.rstrip("/")).lstrip("/")
+                if ".." in PurePosixPath(inner).parts:
+                    raise ConfigError(f"input {name}: {each['name'][:200]!r} leaves its folder")
+                with store.open(each["name"], "rb") as file:
+                    _copy_bounded(file, place / last / inner if inner else place / last, need.sha256, each.get("size"))
         except (ClusterError, ConfigError, NoRoom):
             raise
         except Exception as error:  # fsspec's backends raise errors of their own
             raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
+        make_read_only(place)
 
     key = cache_key("store", need.url, need.sha256, owner, *listed)
-    return cache.get(key, fetch_told, data_key(need, owner)) / last
+    return cache.get(key, fetch, data_key(need, owner)) / last
 
 
 def _run_command(name: str, command: str, place: Path, env: dict[str, str]) -> None:
