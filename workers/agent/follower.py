@@ -188,7 +188,7 @@ class Follower:
         events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
         commits = [event for event in events if self._is_commit_for_gang(event)]
         if commits:
-            self._upload(commits[-1])
+            self._take_commit(commits[-1])
 
     async def _follow(self) -> None:
         works = (self._shipper.run, self._end_frozen, self._collector.run, self._tell_brought)
@@ -311,7 +311,7 @@ class Follower:
         reports: list[AnyReport] = []
         for event in events:
             if self._is_commit_for_gang(event):
-                reports += self._committed_reports(event) if self._uploads is None else self._upload(event)
+                reports += self._take_commit(event)
             elif event.get("type") == "note":
                 log.info("job %d attempt %d: %.2000s", *self.key[:2], event.get("text"))
             if event.get("type") == "committed":
@@ -344,22 +344,21 @@ class Follower:
         is_whole = self._reports_for_gang or event.get("layout") == "replicated"
         return event.get("type") == "committed" and is_whole
 
-    def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
-        """Returns the commit's report; empty if the line is not what a supervisor writes."""
+    def _take_commit(self, event: JournalEvent) -> list[CommittedReport]:
+        """Returns the commit's report; empty if it follows once its store has the upload that begins here, or if the
+        line is not what a supervisor writes.
+        """
         fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s"), "lag_s": event.get("lag_s", 0.0)}
         fields["layout"] = event.get("layout", "")
         try:
-            return [CommittedReport.model_validate(fields | self._stamp())]
+            commit = CommittedReport.model_validate(fields | self._stamp())
         except ValidationError as error:
             log.warning("job %d attempt %d: checkpoint ignored: %s", *self.key[:2], error.errors()[:1])
             return []
-
-    def _upload(self, event: JournalEvent) -> list[AnyReport]:
-        """Starts the upload of a commit; the report follows once its store has it."""
-        assert self._uploads is not None
+        if self._uploads is None:
+            return [commit]
         made_at = finite_number(event.get("at"))
-        for commit in self._committed_reports(event):
-            self._uploads.put(commit, processes.boottime() if made_at is None else made_at)
+        self._uploads.put(commit, processes.boottime() if made_at is None else made_at)
         return []
 
     def _report_commit(self, commit: CommittedReport) -> None:

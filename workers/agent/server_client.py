@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from walras.clocks import random_pause
 from walras.connection.body import ProblemDetail
@@ -356,11 +356,8 @@ class Enrolment:
         return facts
 
     def _keep(self, registered: Registered | None) -> None:
-        kept = {
-            "for": self._facts(),
-            "registered": None if registered is None else registered.model_dump(mode="json"),
-            "cluster": None if self.cluster is None else self.cluster.model_dump(),
-        }
+        told = _Kept.model_validate({"for": self._facts(), "registered": registered, "cluster": self.cluster})
+        kept = told.model_dump(mode="json", by_alias=True)
         try:
             write_durably(self.state / CREDENTIAL_FILE, kept)
         except OSError as error:  # the next agent meets the server as this one did
@@ -373,14 +370,9 @@ class Enrolment:
         try:
             kept = self._unwritten or json.loads((self.state / CREDENTIAL_FILE).read_bytes())
         except FileNotFoundError:
-            return _Kept(None, None, self.cluster)
-        registered, cluster = kept["registered"], kept.get("cluster")
+            return _Kept(cluster=self.cluster)
         given_for = {name: value for name, value in kept["for"].items() if name in self._facts()}
-        return _Kept(
-            given_for,
-            None if registered is None else Registered.model_validate(registered),
-            None if cluster is None else ClusterIdentity.model_validate(cluster),
-        )
+        return _Kept.model_validate(kept | {"for": given_for})
 
     def _join_token(self, kept: "_Kept") -> str:
         if self.join_token_file is None:
@@ -396,13 +388,12 @@ class Enrolment:
             raise ConfigError(f"{self.join_token_file}: {error.strerror}", field="--join-token-file") from None
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(BaseModel):
     """The content of the credential file."""
 
-    given_for: dict[str, Any] | None
-    registered: Registered | None
-    cluster: ClusterIdentity | None
+    given_for: dict[str, Any] | None = Field(default=None, alias="for")
+    registered: Registered | None = None
+    cluster: ClusterIdentity | None = None
 
 
 CHUNK_BYTES = 256 * 1024
