@@ -104,9 +104,7 @@ def test_a_job_that_is_drained_and_loses_its_machine_ends_with_the_bits_of_a_qui
 
 
 def test_a_gang_meets_where_each_machine_has_a_network_of_its_own(tmp_path: Path) -> None:
-    """The same over two machines, from both of which its ranks' own states come, at addresses of which none is this
-    machine's: what is said to a loopback interface reaches nobody.
-    """
+    """Ranks' own states come from both; no address is this machine's: what is said to a loopback reaches nobody."""
     with networks_apart(*MACHINES) as networks:
         drain_and_lose(Apart(tmp_path, 2, networks))
 
