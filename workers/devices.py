@@ -29,12 +29,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from walras.connection.remote_session import SessionRequest
 from walras.machines.machine_facts import FAULT_MOST, MOST_DEVICES, DeviceSample
 from walras.spec.accelerator_names import detected_accelerator
+from walras.wire import AgentCommand, AttemptHere, AttemptReport
+from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
 
@@ -66,31 +68,31 @@ def sample_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
             return []
         found = []
         for device, name in enumerate(cuda_names[:MOST_DEVICES]):
-            handle = driver_answer(partial(nvml.nvmlDeviceGetHandleByUUID, name))
+            handle = driver_answer(nvml.nvmlDeviceGetHandleByUUID, name)
             if handle is not None:
                 found.append(_sample(nvml, device, handle))
         return found
 
 
 def _sample(nvml: Any, device: int, handle: Any) -> DeviceSample:
-    memory = driver_answer(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    power = driver_answer(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    memory = driver_answer(nvml.nvmlDeviceGetMemoryInfo, handle)
+    power = driver_answer(nvml.nvmlDeviceGetPowerUsage, handle)
     return DeviceSample(
         device=device,
         utilization=value_within(driver_answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
         memory_used_bytes=None if memory is None else int(memory.used),
         memory_bytes=None if memory is None else int(memory.total),
         temperature_c=value_within(
-            driver_answer(lambda: nvml.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU)), -100, 300
+            driver_answer(nvml.nvmlDeviceGetTemperature, handle, _TEMPERATURE_OF_GPU), -100, 300
         ),
         power_w=None if power is None else value_within(power / _MILLIWATTS, 0, 100_000),
     )
 
 
-def driver_answer(ask: Callable[[], Any]) -> Any:
-    """Returns the driver's answer, or None if it has none (each release refuses other queries)."""
+def driver_answer(ask: Callable[..., Any], *given: Any) -> Any:
+    """Returns what the driver answers to `ask(*given)`, or None if it has none (each release refuses other queries)."""
     try:
-        return ask()
+        return ask(*given)
     except Exception:
         return None
 
@@ -179,7 +181,7 @@ def amd_devices() -> list[tuple[str, str, int | None]]:
             return []
         found: list[tuple[str, str, int | None]] = []
         for number, handle in sorted(_handles(amdsmi).items()):
-            facts = driver_answer(partial(amdsmi.amdsmi_get_gpu_asic_info, handle)) or {}
+            facts = driver_answer(amdsmi.amdsmi_get_gpu_asic_info, handle) or {}
             found.append((str(number), canonical_amd_name(str(facts.get("market_name", ""))), number))
         return found
 
@@ -205,7 +207,7 @@ def _handles(amdsmi: Any) -> dict[int, Any]:
     found = {}
     for position, handle in enumerate(driver_answer(amdsmi.amdsmi_get_processor_handles) or []):
         # Releases before 6.4 have no such function: asked for inside, so that this is one more thing not told.
-        told = driver_answer(partial(_hip_number, amdsmi, handle))
+        told = driver_answer(_hip_number, amdsmi, handle)
         found[told if isinstance(told, int) and 0 <= told < MOST_DEVICES else position] = handle
     return found
 
@@ -215,9 +217,9 @@ def _hip_number(amdsmi: Any, handle: Any) -> Any:
 
 
 def _sample_amd(amdsmi: Any, device: int, handle: Any) -> DeviceSample:
-    memory = driver_answer(partial(amdsmi.amdsmi_get_gpu_vram_usage, handle)) or {}
-    power = driver_answer(partial(amdsmi.amdsmi_get_power_info, handle)) or {}
-    activity = driver_answer(partial(amdsmi.amdsmi_get_gpu_activity, handle)) or {}
+    memory = driver_answer(amdsmi.amdsmi_get_gpu_vram_usage, handle) or {}
+    power = driver_answer(amdsmi.amdsmi_get_power_info, handle) or {}
+    activity = driver_answer(amdsmi.amdsmi_get_gpu_activity, handle) or {}
     watts = (value_within(power.get(f"{name}socket_power"), 0, 100_000) for name in ("current_", "average_", ""))
     used, total = (value_within(memory.get(name), 0, 2**30) for name in ("vram_used", "vram_total"))
     return DeviceSample(
@@ -233,15 +235,13 @@ def _sample_amd(amdsmi: Any, device: int, handle: Any) -> DeviceSample:
 
 def _amd_temperature(amdsmi: Any, handle: Any) -> float | None:
     """Returns the temperature of the chip's hottest point; where a device does not report it, of its edge."""
-    for place in ("HOTSPOT", "EDGE"):
 
-        def ask(place: str = place) -> Any:
-            kind, metric = amdsmi.AmdSmiTemperatureType[place], amdsmi.AmdSmiTemperatureMetric.CURRENT
-            return amdsmi.amdsmi_get_temp_metric(handle, kind, metric)
+    def ask(place: str) -> Any:
+        kind, metric = amdsmi.AmdSmiTemperatureType[place], amdsmi.AmdSmiTemperatureMetric.CURRENT
+        return amdsmi.amdsmi_get_temp_metric(handle, kind, metric)
 
-        if (found := value_within(driver_answer(ask), -100, 300)) is not None:
-            return found
-    return None
+    told = (value_within(driver_answer(ask, place), -100, 300) for place in ("HOTSPOT", "EDGE"))
+    return next((each for each in told if each is not None), None)
 
 
 #: Name of a machine without accelerators. It runs one rank unless the options state more.
@@ -396,8 +396,18 @@ def own_address(server_url: str) -> str:
         return "127.0.0.1"
 
 
-#: Job, attempt, and the incarnation of the cluster that granted it (empty: none was named).
-AttemptKey = tuple[int, int, str]
+class AttemptKey(NamedTuple):
+    """Names an attempt on this machine."""
+
+    job_id: int
+    attempt: int
+    #: Of the cluster that granted it: the same numbers from another incarnation are another attempt. Empty: none named.
+    incarnation: str = ""
+
+    @classmethod
+    def of(cls, about: AgentCommand | AttemptHere | AttemptReport | SessionRequest | AttemptPlan) -> "AttemptKey":
+        """Returns the key of the attempt that a message or a plan is about."""
+        return cls(about.job_id, about.attempt, about.incarnation)
 
 
 @dataclass
@@ -425,8 +435,8 @@ class DeviceHolds:
         others = [other for other, hold in self._holds.items() if other != key and set(hold.devices) & set(devices)]
         for other in others:
             taken = sorted(set(self._holds[other].devices) & set(devices))
-            if len(others) > 1 or other[0] != beside or taken != sorted(devices):
-                return f"devices {taken} are held by job {other[0]}, attempt {other[1]}"
+            if len(others) > 1 or other.job_id != beside or taken != sorted(devices):
+                return f"devices {taken} are held by job {other.job_id}, attempt {other.attempt}"
         return ""
 
     def take(self, key: AttemptKey, hold: DeviceHold) -> None:
@@ -528,9 +538,9 @@ class DeviceHealth:
             return
         self._events = driver_answer(self._nvml.nvmlEventSetCreate)
         for name in self._names:
-            handle = driver_answer(partial(self._nvml.nvmlDeviceGetHandleByUUID, name))
+            handle = driver_answer(self._nvml.nvmlDeviceGetHandleByUUID, name)
             if handle is not None and self._events is not None:
-                driver_answer(partial(self._nvml.nvmlDeviceRegisterEvents, handle, _XID_EVENT, self._events))
+                driver_answer(self._nvml.nvmlDeviceRegisterEvents, handle, _XID_EVENT, self._events)
 
     def close(self) -> None:
         """Gives the library back."""
@@ -544,14 +554,14 @@ class DeviceHealth:
         if self._nvml is None or self._events is None:
             return found
         for _ in range(_EVENTS_AT_ONCE):
-            event = driver_answer(partial(self._nvml.nvmlEventSetWait_v2, self._events, 0))
+            event = driver_answer(self._nvml.nvmlEventSetWait_v2, self._events, 0)
             if event is None:
                 break
-            name = driver_answer(partial(self._nvml.nvmlDeviceGetUUID, event.device))
+            name = driver_answer(self._nvml.nvmlDeviceGetUUID, event.device)
             words = _XIDS.get(event.eventData) if isinstance(event.eventData, int) else None
             if words is not None:
-                name = name.decode() if isinstance(name, bytes) else str(name)
-                found[name if name in self._names else self._names[0]] = f"Xid {event.eventData}, {words}"
+                known = _text(name) in self._names
+                found[_text(name) if known else self._names[0]] = f"Xid {event.eventData}, {words}"
         return found
 
     def _sign(self, name: str) -> str:
@@ -559,19 +569,19 @@ class DeviceHealth:
         nvml = self._nvml
         if nvml is None:
             return "NVIDIA's driver does not answer"
-        handle = driver_answer(partial(nvml.nvmlDeviceGetHandleByUUID, name))
-        if handle is None or driver_answer(partial(nvml.nvmlDeviceGetMemoryInfo, handle)) is None:
+        handle = driver_answer(nvml.nvmlDeviceGetHandleByUUID, name)
+        if handle is None or driver_answer(nvml.nvmlDeviceGetMemoryInfo, handle) is None:
             return "it is gone: the driver does not find it"
-        errors = driver_answer(partial(nvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _SINCE_LOADED))
+        errors = driver_answer(nvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _SINCE_LOADED)
         if isinstance(errors, int):
             known = self._errors.setdefault(name, errors)
             self._errors[name] = errors
             if errors > known:
                 return f"{errors - known} uncorrectable memory errors"
-        rows = driver_answer(partial(nvml.nvmlDeviceGetRemappedRows, handle))
+        rows = driver_answer(nvml.nvmlDeviceGetRemappedRows, handle)
         if rows is not None and rows[3]:
             return "memory rows could not be replaced"
-        reasons = driver_answer(partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle))
+        reasons = driver_answer(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         is_hot = isinstance(reasons, int) and bool(reasons & _HEAT)
         self._hot[name] = self._hot.get(name, 0) + 1 if is_hot else 0
         return "heat holds its clocks down" if self._hot[name] >= _HOT_LOOKS else ""

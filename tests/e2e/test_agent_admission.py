@@ -9,6 +9,7 @@ from tests.support.agent_commands import LOOP, AgentStand, a_stop, next_command_
 from walras.wire import ClusterIdentity, PrepareCommand
 from workers.agent.report_store import AgentStore, AttemptPhase
 from workers.agent.startup import EXIT_OTHER_CLUSTER
+from workers.devices import AttemptKey
 from workers.supervisor_protocol import read_plan
 
 pytestmark = pytest.mark.slow
@@ -37,7 +38,7 @@ async def test_an_attempt_whose_start_was_cut_off_is_refused(server: AgentStand,
     """An agent killed between decision and start: the next one says so, and the late launcher starts nothing."""
     state = tmp_path / "agent"
     store = AgentStore(state)
-    store.move_attempt(1, 1, AttemptPhase.STARTING, [])
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.STARTING)
     store.flush()
     store.close()
     folder = state / "attempts" / "1-1"

@@ -20,7 +20,7 @@ from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine
 from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient
-from workers.devices import Accelerators, Host
+from workers.devices import Accelerators, AttemptKey, Host
 from workers.supervisor_protocol import PLAN_FILE, read_plan
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(server: AgentStand
         await server.start(LOOP, job_id=5, lease_s=20.0)
         await server.until(lambda: len(server.of_type("started")) == 3, 40, "it takes work again")
         assert not agent.done()
-    known = {job_id: here.store.attempt(job_id, 1) for job_id in (1, 2, 3, 4, 5)}
+    known = {job_id: here.store.attempt(AttemptKey(job_id, 1)) for job_id in (1, 2, 3, 4, 5)}
     assert [each and each.phase.value for each in known.values()] == ["over", "running", "over", "over", "running"]
     ids = [report.report_id for report in server.reports]
     assert ids == sorted(set(ids))
@@ -126,7 +126,7 @@ async def test_an_end_that_was_not_written_is_found_again(server: AgentStand, he
         await server.report("ended")
     here.store.close()
     here.store = AgentStore(here.state)
-    assert [known.job_id for known in here.store.open_attempts()] == [1]
+    assert [known.key.job_id for known in here.store.open_attempts()] == [1]
     server.acknowledges = True
     async with here.running():
         await server.until(lambda: len(server.of_type("ended")) == 2, 40, "the end is told again, under a new id")

@@ -98,16 +98,13 @@ class Apart:
         shutil.rmtree(agent.state)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_job_that_is_drained_and_loses_its_machine_ends_with_the_bits_of_a_quiet_run(
-    tmp_path: Path, ranks: int
-) -> None:
-    """One rank, and a gang over two machines: its ranks' own states come from both."""
-    drain_and_lose(Apart(tmp_path, ranks))
+def test_a_job_that_is_drained_and_loses_its_machine_ends_with_the_bits_of_a_quiet_run(tmp_path: Path) -> None:
+    """One rank, on machines of three types."""
+    drain_and_lose(Apart(tmp_path, 1))
 
 
 def test_a_gang_meets_where_each_machine_has_a_network_of_its_own(tmp_path: Path) -> None:
-    """The same, at addresses of which none is this machine's: what is said to a loopback interface reaches nobody."""
+    """Ranks' own states come from both; no address is this machine's: what is said to a loopback reaches nobody."""
     with networks_apart(*MACHINES) as networks:
         drain_and_lose(Apart(tmp_path, 2, networks))
 

@@ -32,8 +32,9 @@ def lose(agent: AgentProcess, *, frozen: bool) -> None:
         os.kill(pid, signal.SIGSTOP if frozen else signal.SIGKILL)
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["killed", "cut off"])
-@pytest.mark.parametrize("layout", ["", "sharded"])
+@pytest.mark.parametrize(
+    ("frozen", "layout"), [(False, ""), (True, ""), (False, "sharded")], ids=["killed", "cut off", "sharded"]
+)
 def test_the_machine_that_is_left_saves_for_the_gang(cluster: RealServer, frozen: bool, layout: str) -> None:
     """Rank 0's machine is the one that is lost. At most one step is; a sharded layout keeps its older checkpoint."""
     job_id = cluster.submit(

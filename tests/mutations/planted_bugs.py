@@ -223,12 +223,12 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "start_not_written_first", _AGENT,
-        "        self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])\n", "",
+        "        self._store.move_attempt(key, AttemptPhase.STARTING)\n", "",
     ),
     PlantedBug(
         "start_obeyed_twice", _AGENT,
         "    def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:\n"
-        "        if self._store.attempt(*key) is not None:\n            return\n",
+        "        if self._store.attempt(key) is not None:\n            return\n",
         "    def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:\n",
     ),
     PlantedBug("attempts_not_recovered", _AGENT, "                self._recover_attempts()\n", ""),
@@ -237,8 +237,8 @@ BUGS: tuple[PlantedBug, ...] = (
         "        self._sessions.end(key)\n",
     ),
     PlantedBug(
-        "refusal_not_reported", _AGENT, "        self._move(key, AttemptPhase.OVER, refused)\n",
-        "        self._store.move_attempt(key[0], key[1], AttemptPhase.OVER, [], key[2])\n",
+        "refusal_not_reported", _AGENT, "        self._outbox.move(key, AttemptPhase.OVER, refused)\n",
+        "        self._store.move_attempt(key, AttemptPhase.OVER)\n",
     ),
     PlantedBug(
         "first_failure_ends_agent", _AGENT,

@@ -1,4 +1,4 @@
-"""What water filling promises: 1,000 random fleets for each claim."""
+"""What water filling promises: 500 random fleets for each claim."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from optimizer.classes.class_problem import ClassProblem, WeightTierRule
 from optimizer.lp.interior_point.progressive_filling import FillingResult, fill_levels
 from optimizer.problem import FloatArray
 
-FLEETS = 1000
+FLEETS = 500
 
 
 def fleet(seed: int) -> tuple[ClassProblem, FloatArray, FloatArray]:

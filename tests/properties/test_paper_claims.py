@@ -1,4 +1,4 @@
-"""Properties that the papers claim for their policies, each on a thousand random fleets, and who breaks each of them.
+"""Properties that the papers claim for their policies, each on 400 random fleets, and who breaks each of them.
 
 Sources: sharing incentive and Pareto efficiency of max-min fairness, Narayanan et al. (OSDI 2020), section 4; sharing
 incentive of finish-time fairness, Mahajan et al., "Themis" (NSDI 2020), section 3; proportional fairness as a market
@@ -15,7 +15,7 @@ from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 from optimizer.registry import make
 
-INSTANCES = 1000
+INSTANCES = 400
 #: What a solver may miss.
 SLACK = 1e-5
 #: A product within 1e-9 of the best leaves single utilities to a few parts in ten thousand.

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tests.whole_system.virtual_loop import ProcessKilled, SimProcess
 from walras.wire import AnyReport, CommittedReport, EndedReport
 from workers.agent.agent import Agent
 from workers.agent.report_store import AgentStore, AttemptPhase
+from workers.devices import AttemptKey
 
 if TYPE_CHECKING:
     from tests.whole_system.world import World
@@ -95,19 +96,15 @@ class SimAgentStore(AgentStore):
             self.world.agents[self.name].process.kill()
             raise ProcessKilled
 
-    def move_attempt(
-        self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
-    ) -> None:
-        super().move_attempt(job_id, attempt, phase, reports, incarnation)
+    def move_attempt(self, key: AttemptKey, phase: AttemptPhase, reports: Sequence[AnyReport] = ()) -> None:
+        super().move_attempt(key, phase, reports)
         for report in reports:
             self.world.observer.reported(self.name, report, is_written=not self.problem)
             if isinstance(report, EndedReport) and (saved := self._saved.get((report.job_id, report.attempt))):
                 self.world.loop.call_later(0.0, self._tell_late, saved)
 
-    def advance_journal(
-        self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
-    ) -> None:
-        super().advance_journal(job_id, attempt, offset, reports, incarnation)
+    def advance_journal(self, key: AttemptKey, offset: int, reports: Sequence[AnyReport]) -> None:
+        super().advance_journal(key, offset, reports)
         if self.world.plan.tells_late:
             committed = (each for each in reports if isinstance(each, CommittedReport))
             self._saved |= {(each.job_id, each.attempt): each for each in committed}

@@ -17,10 +17,17 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+def keep_every_promise(*chosen: str) -> None:
+    """What is run is stated, so that it can be run again; a failure prints the command that plays it."""
+    ran = run(*chosen)
+    assert ran.returncode == 0, (
+        f"python -m tests.whole_system {' '.join(chosen)}\n{ran.stdout[-6000:]}{ran.stderr[-2000:]}"
+    )
+
+
 def test_six_seeds_keep_every_promise() -> None:
-    """The same ones in every run. A failure prints the command that plays it again."""
-    ran = run("--seeds", "6", "--first", "1")
-    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
+    """The same ones in every run."""
+    keep_every_promise("--seeds", "6", "--first", "1")
 
 
 def first_of_commit() -> int:
@@ -31,22 +38,14 @@ def first_of_commit() -> int:
 
 @pytest.mark.slow
 def test_seeds_that_the_commit_draws_keep_every_promise() -> None:
-    """150 of them; what is run is stated, so that it can be run again (`make soak` runs thousands)."""
-    chosen = ("--seeds", "150", "--first", str(first_of_commit()))
-    ran = run(*chosen)
-    assert ran.returncode == 0, (
-        f"python -m tests.whole_system {' '.join(chosen)}\n{ran.stdout[-6000:]}{ran.stderr[-2000:]}"
-    )
+    """150 of them (`make soak` runs thousands)."""
+    keep_every_promise("--seeds", "150", "--first", str(first_of_commit()))
 
 
 @pytest.mark.slow
 def test_pairs_of_features_that_the_commit_draws_keep_every_promise() -> None:
-    """40 of them on a calm cluster (`make soak` runs every pair); a failure prints the two actors, and the command."""
-    chosen = ("--pairs", "--seeds", "40", "--first", str(first_of_commit()))
-    ran = run(*chosen)
-    assert ran.returncode == 0, (
-        f"python -m tests.whole_system {' '.join(chosen)}\n{ran.stdout[-6000:]}{ran.stderr[-2000:]}"
-    )
+    """40 of them on a calm cluster (`make soak` runs every pair); a failure prints the two actors."""
+    keep_every_promise("--pairs", "--seeds", "40", "--first", str(first_of_commit()))
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from walras import __version__
 from walras.clocks import Clocks, random_hex
@@ -25,7 +24,6 @@ from walras.machines.machine_facts import DATA_KEY_PATTERN, FetchedInput
 from walras.storage.store_proof import PROBLEM_MOST, StoreChallenge, StoreProof, answer_challenge
 from walras.wire import (
     AnyCommand,
-    AnyReport,
     AttemptHere,
     CheckpointEveryCommand,
     CommandRefusedReport,
@@ -191,7 +189,7 @@ class Agent:
             call=self._calls,
             life=self._life,
             resync=not self._is_resynced,
-            here=[AttemptHere(job_id=key[0], attempt=key[1], incarnation=key[2]) for key in here],
+            here=[AttemptHere(**key._asdict()) for key in here],
             reports=reports,
             acks=acks,
             wait_s=0.0 if reports or acks or not self._is_resynced else pace_s,
@@ -236,7 +234,9 @@ class Agent:
             self._execute(command, sent_at)
         self._launch_granted()
         self._proving.take(answer.challenge)
-        self._sessions.begin(answer.sessions, self._followers)
+        for request in answer.sessions:
+            follower = self._followers.get(AttemptKey.of(request))
+            self._sessions.begin(request, None if follower is None else follower.place)
         self._sessions.end_closed(answer.open_sessions)
         were_taken = bool(reports) and answer.reports_acked >= reports[0].report_id
         return bool(message.resync or acks or answer.commands or were_taken)
@@ -268,7 +268,7 @@ class Agent:
         return sorted({*self._followers, *self._starts.keys, *self._holds.prepared})
 
     def _apply_leases(self, answer: HeartbeatAnswer, here: list[AttemptKey], sent_at: float) -> None:
-        fenced = {(each.job_id, each.attempt, each.incarnation) for each in answer.fenced}
+        fenced = set(map(AttemptKey.of, answer.fenced))
         for key in here:
             follower, until = self._followers.get(key), sent_at + answer.lease_s
             if key in fenced and follower is not None:
@@ -286,7 +286,7 @@ class Agent:
         if isinstance(command, UnknownCommand):
             self._refuse_command(command)
             return
-        key = (command.job_id, command.attempt, command.incarnation)
+        key = AttemptKey.of(command)
         match command:
             case PrepareCommand():
                 self._prepare(key, command)
@@ -307,19 +307,19 @@ class Agent:
         self._acks.append(command.command_id)
 
     def _prepare(self, key: AttemptKey, command: PrepareCommand) -> None:
-        if self._store.attempt(*key) is not None:
+        if self._store.attempt(key) is not None:
             return  # already past this, or over
         if not self._holds.is_prepared(key):
             if conflict := self._holds.conflict(key, command.devices) or self._problem():
                 self._refuse(key, conflict)
                 return
-            port = processes.hold_port() if command.node_rank == 0 else None
-            self._holds.take(key, DeviceHold(command.devices, port, self._machine.clocks.monotonic() + HOLD_S))
-        report = PreparedReport(**self._stamp(key), address=self._enrolment.address, port=self._holds.port_of(key))
-        self._outbox.put(report)
+            held = processes.hold_port() if command.node_rank == 0 else None
+            self._holds.take(key, DeviceHold(command.devices, held, self._machine.clocks.monotonic() + HOLD_S))
+        told, port = self._outbox.stamp(key), self._holds.port_of(key)
+        self._outbox.put(PreparedReport(**told, address=self._enrolment.address, port=port))
 
     def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:
-        if self._store.attempt(*key) is not None:
+        if self._store.attempt(key) is not None:
             return
         # As with renewals: the time before the call, so that a delayed answer grants no longer lease.
         lease_until, machine = sent_at + command.lease_s, self._machine
@@ -334,7 +334,7 @@ class Agent:
         if problem:
             self._refuse(key, problem)
             return
-        self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])
+        self._store.move_attempt(key, AttemptPhase.STARTING)
         self._holds.wait_to_start(key, command.devices)
         self._granted.append(self._starts.begin(key, command, lease_until))
 
@@ -343,7 +343,7 @@ class Agent:
         granted, self._granted = self._granted, []
         is_durable = not granted or self._store.flush()
         for start in granted:
-            key = (start.command.job_id, start.command.attempt, start.command.incarnation)
+            key = AttemptKey.of(start.command)
             if start.withdrawn.is_set():  # by the same answer
                 continue
             if is_durable:
@@ -377,30 +377,23 @@ class Agent:
         if not self._starts.withdraw(key):
             return False
         self._holds.release(key)
-        known = self._store.attempt(*key)
+        known = self._store.attempt(key)
         if known is None or known.phase is not AttemptPhase.OVER:
             # It was never started here, so a late start command must find the attempt over.
-            self._move(key, AttemptPhase.OVER, EndedReport(**self._stamp(key), cause="exited"))
+            self._outbox.move(key, AttemptPhase.OVER, EndedReport(**self._outbox.stamp(key), cause="exited"))
         return True
 
     def _refuse(self, key: AttemptKey, detail: str, lost: str = "") -> None:
         self._holds.release(key)
-        refused = RefusedReport(**self._stamp(key), detail=detail[:2000], lost=lost)
-        self._move(key, AttemptPhase.OVER, refused)
-
-    def _stamp(self, key: AttemptKey) -> dict[str, Any]:
-        """Returns the fields of a new report about the attempt."""
-        return {"report_id": self._outbox.next_id(), "job_id": key[0], "attempt": key[1], "incarnation": key[2]}
-
-    def _move(self, key: AttemptKey, phase: AttemptPhase, report: AnyReport) -> None:
-        self._outbox.move(key[0], key[1], phase, report, incarnation=key[2])
+        refused = RefusedReport(**self._outbox.stamp(key), detail=detail[:2000], lost=lost)
+        self._outbox.move(key, AttemptPhase.OVER, refused)
 
     # ------------------------------------------------------------------------------------------- attempts
 
     def _recover_attempts(self) -> None:
         """After a restart of the agent, follows the attempts that run, and reports those that have ended."""
         for known in self._store.open_attempts():
-            folder = self._machine.attempt_folder(known.job_id, known.attempt, known.incarnation)
+            folder = self._machine.attempt_folder(*known.key)
             if (folder / SUPERVISOR_FILE).exists():
                 self._resume_attempt(known, folder)
             else:
@@ -408,7 +401,7 @@ class Agent:
         launch.forget_ended(self._machine.state / "attempts", {each.place.folder for each in self._followers.values()})
 
     def _resume_attempt(self, known: KnownAttempt, folder: Path) -> None:
-        key = (known.job_id, known.attempt, known.incarnation)
+        key = known.key
         try:
             plan = read_plan(folder)
         except (OSError, ValueError, TypeError) as error:
@@ -421,7 +414,8 @@ class Agent:
         self._follow(folder, plan, known.journal_offset)
 
     def _started(self, key: AttemptKey, place: AttemptPlace) -> None:
-        self._move(key, AttemptPhase.RUNNING, StartedReport(**self._stamp(key), brings=place.brings))
+        started = StartedReport(**self._outbox.stamp(key), brings=place.brings)
+        self._outbox.move(key, AttemptPhase.RUNNING, started)
 
     def _refuse_unstarted(self, known: KnownAttempt, folder: Path) -> None:
         """Refuses an attempt that was stored, but perhaps not started, before the agent died. A launcher may run."""
@@ -433,16 +427,15 @@ class Agent:
                 aside.rename(folder)
                 self._resume_attempt(known, folder)
                 return
-        key = (known.job_id, known.attempt, known.incarnation)
-        self._refuse(key, "the agent was restarted before it had started the attempt")
+        self._refuse(known.key, "the agent was restarted before it had started the attempt")
 
     async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
         """Ends an attempt whose devices and cookie are no longer known; its guardian ends the remaining processes."""
         await kill_supervisor(folder)
-        self._move(key, AttemptPhase.OVER, EndedReport(**self._stamp(key), cause="supervisor_lost"))
+        self._outbox.move(key, AttemptPhase.OVER, EndedReport(**self._outbox.stamp(key), cause="supervisor_lost"))
 
     def _follow(self, folder: Path, plan: AttemptPlan, journal_offset: int) -> None:
-        key = (plan.job_id, plan.attempt, plan.incarnation)
+        key = AttemptKey.of(plan)
         shipper = LogShipper(self._client, key, {rank: rank_log(folder, rank) for rank in plan.ranks})
         machine = self._machine
         opened = partial(opened_store, plan.store, self._client, key)
@@ -502,15 +495,13 @@ class Joining:
                 await self._enrolment.ensure(self._client)
                 return
             except ServerUnreachable as error:
-                failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(call_backoff_s(failures, self._chance))
             except ServerRefusal as error:
                 if not error.is_to_wait_for:
                     raise
-                failures += 1
                 log.warning("the name is not free yet: %s; %s", error, error.fix)
-                await asyncio.sleep(call_backoff_s(failures, self._chance))
+            failures += 1
+            await asyncio.sleep(call_backoff_s(failures, self._chance))
 
     async def join_again(self) -> None:
         """Tries to register again and only logs a failure: attempts may run, and the cause may disappear."""

@@ -92,7 +92,7 @@ async def opened_store(store: str, client: ServerClient, key: AttemptKey) -> Asy
     """
     if store == SERVER_STORE:
         async with client.transport() as transport:
-            yield ContentTransfer(transport, job_id=key[0])
+            yield ContentTransfer(transport, job_id=key.job_id)
         return
     if not is_object_store(store):
         raise UserError(f"this release knows no store {store[:80]!r}")
@@ -112,25 +112,17 @@ async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
     folder, root = Path(resume.path), Path(command.checkpoint_dir)
     for copies in {root, folder.parent.parent}:
         await asyncio.to_thread(_remove_other_attempts, copies, folder.parent)
-    if await asyncio.to_thread(_is_whole, folder, resume.digest):
+    with suppress(TornCheckpoint):
+        await asyncio.to_thread(verify_checkpoint, folder, resume.digest)
         return
     await asyncio.to_thread(_clear, folder)
-    key = (command.job_id, command.attempt, command.incarnation)
-    async with opened_store(resume.store or SERVER_STORE, client, key) as store:
+    async with opened_store(resume.store or SERVER_STORE, client, AttemptKey.of(command)) as store:
         await store.fetch(resume.content, folder, partial(_check_room, root))
     try:
         await asyncio.to_thread(verify_checkpoint, folder, resume.digest)
     except TornCheckpoint as error:
         await asyncio.to_thread(_clear, folder)
         raise DamagedContent(f"the store's checkpoint is torn: {error}") from None
-
-
-def _is_whole(folder: Path, digest: str) -> bool:
-    try:
-        verify_checkpoint(folder, digest)
-    except TornCheckpoint:
-        return False
-    return True
 
 
 def _clear(folder: Path) -> None:
@@ -213,7 +205,7 @@ class HandedPlace:
                 except (ClusterError, Forbidden, ServerUnreachable) as error:
                     if self._folder is None or now >= self._used_until:
                         raise
-                    log.warning("job %d: its access to %s is not renewed yet: %s", self._key[0], self._place, error)
+                    log.warning("job %d: its access to %s is not renewed yet: %s", self._key.job_id, self._place, error)
             assert self._folder is not None
             return self._folder
 

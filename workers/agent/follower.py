@@ -25,6 +25,7 @@ from workers.agent.remote_sessions import AttemptPlace
 from workers.agent.report_store import AttemptPhase, ReportOutbox
 from workers.agent.server_client import LogShipper
 from workers.control_groups import remove_group
+from workers.devices import AttemptKey
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
     AttemptPlan,
@@ -101,9 +102,8 @@ class Follower:
         uploads: CheckpointUploads | None = None,
     ) -> None:
         """`uploads`: sends commits to a store; None: checkpoints are in a folder that all machines share."""
-        self.key = (plan.job_id, plan.attempt)
+        self.key = AttemptKey.of(plan)
         self.plan = plan
-        self._about = {"job_id": plan.job_id, "attempt": plan.attempt, "incarnation": plan.incarnation}
         self._folder = folder
         self._outbox = outbox
         self._shipper = shipper
@@ -188,7 +188,7 @@ class Follower:
         events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
         commits = [event for event in events if self._is_commit_for_gang(event)]
         if commits:
-            self._upload(commits[-1])
+            self._take_commit(commits[-1])
 
     async def _follow(self) -> None:
         works = (self._shipper.run, self._end_frozen, self._collector.run, self._tell_brought)
@@ -281,7 +281,7 @@ class Follower:
                     raise ValueError("a line is no JSON object")
                 self._handle_message(message)
         except (OSError, ValueError) as error:
-            log.warning("job %d attempt %d: supervisor's connection: %s", *self.key, error)
+            log.warning("job %d attempt %d: supervisor's connection: %s", *self.key[:2], error)
         finally:
             self._writer = None
             writer.close()
@@ -302,7 +302,7 @@ class Follower:
             self._is_behind = False
         except OSError as error:
             self._is_behind = True
-            log.warning("job %d attempt %d: its journal is not read yet: %s", *self.key, error)
+            log.warning("job %d attempt %d: its journal is not read yet: %s", *self.key[:2], error)
 
     def _read_journal(self) -> None:
         events, offset = read_attempt_journal(self._folder / JOURNAL_FILE, self._offset)
@@ -311,9 +311,9 @@ class Follower:
         reports: list[AnyReport] = []
         for event in events:
             if self._is_commit_for_gang(event):
-                reports += self._committed_reports(event) if self._uploads is None else self._upload(event)
+                reports += self._take_commit(event)
             elif event.get("type") == "note":
-                log.info("job %d attempt %d: %.2000s", *self.key, event.get("text"))
+                log.info("job %d attempt %d: %.2000s", *self.key[:2], event.get("text"))
             if event.get("type") == "committed":
                 self._collector.request()
         self._offset = offset
@@ -330,11 +330,10 @@ class Follower:
     # ------------------------------------------------------------------------------------------- reports
 
     def _stamp(self) -> dict[str, Any]:
-        """Returns the fields of a new report about the attempt."""
-        return {"report_id": self._outbox.next_id(), **self._about}
+        return self._outbox.stamp(self.key)
 
     def _advance(self, reports: list[AnyReport]) -> None:
-        self._outbox.advance_journal(*self.key, self._offset, reports, self.plan.incarnation)
+        self._outbox.advance_journal(self.key, self._offset, reports)
 
     @property
     def _reports_for_gang(self) -> bool:
@@ -345,22 +344,21 @@ class Follower:
         is_whole = self._reports_for_gang or event.get("layout") == "replicated"
         return event.get("type") == "committed" and is_whole
 
-    def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
-        """Returns the commit's report; empty if the line is not what a supervisor writes."""
+    def _take_commit(self, event: JournalEvent) -> list[CommittedReport]:
+        """Returns the commit's report; empty if it follows once its store has the upload that begins here, or if the
+        line is not what a supervisor writes.
+        """
         fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s"), "lag_s": event.get("lag_s", 0.0)}
         fields["layout"] = event.get("layout", "")
         try:
-            return [CommittedReport.model_validate(fields | self._stamp())]
+            commit = CommittedReport.model_validate(fields | self._stamp())
         except ValidationError as error:
-            log.warning("job %d attempt %d: checkpoint ignored: %s", *self.key, error.errors()[:1])
+            log.warning("job %d attempt %d: checkpoint ignored: %s", *self.key[:2], error.errors()[:1])
             return []
-
-    def _upload(self, event: JournalEvent) -> list[AnyReport]:
-        """Starts the upload of a commit; the report follows once its store has it."""
-        assert self._uploads is not None
+        if self._uploads is None:
+            return [commit]
         made_at = finite_number(event.get("at"))
-        for commit in self._committed_reports(event):
-            self._uploads.put(commit, processes.boottime() if made_at is None else made_at)
+        self._uploads.put(commit, processes.boottime() if made_at is None else made_at)
         return []
 
     def _report_commit(self, commit: CommittedReport) -> None:
@@ -375,7 +373,7 @@ class Follower:
         try:
             return ProgressReport.model_validate(fields | {"pace_steps_per_s": pace} | self._stamp())
         except ValidationError as error:
-            log.warning("job %d attempt %d: progress ignored: %s", *self.key, error.errors()[:1])
+            log.warning("job %d attempt %d: progress ignored: %s", *self.key[:2], error.errors()[:1])
             return None
 
     def _report_end(self, ended: JournalEvent) -> None:
@@ -387,7 +385,7 @@ class Follower:
             steps = None if self._progress is None else finite_number(self._progress.get("steps"))
             report = EndedReport.model_validate(fields | told | {"steps": steps, "witnessed": self._is_witness})
         except ValidationError as error:
-            log.warning("job %d attempt %d: its end cannot be read: %s", *self.key, error.errors()[:1])
+            log.warning("job %d attempt %d: its end cannot be read: %s", *self.key[:2], error.errors()[:1])
             report = EndedReport.model_validate(fields | {"cause": "supervisor_lost", "witnessed": self._is_witness})
         reports = [each for each in (last, report) if each is not None]
-        self._outbox.move(*self.key, AttemptPhase.OVER, *reports, incarnation=self.plan.incarnation)
+        self._outbox.move(self.key, AttemptPhase.OVER, *reports)

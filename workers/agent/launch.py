@@ -92,11 +92,7 @@ def _is_orphan(folder: Path, unused_since: float) -> bool:
     about = folder.stat()
     if about.st_uid != os.getuid() or about.st_mtime > unused_since:
         return False
-    return not any(map(_is_listened_to, _first_paths(folder.iterdir())))
-
-
-def _first_paths(paths: Iterable[Path]) -> Iterable[Path]:
-    return islice(paths, _LOOKED_AT)
+    return not any(map(_is_listened_to, islice(folder.iterdir(), _LOOKED_AT)))
 
 
 def _is_listened_to(path: Path) -> bool:
@@ -256,7 +252,8 @@ def make_attempt_plan(
     `served_dir`: the server's name of the command's checkpoint folder, where that is on this machine alone.
     """
     sockets = socket_folder(machine.state)
-    stem = attempt_stem(command.job_id, command.attempt, command.incarnation)
+    folder = machine.attempt_folder(*AttemptKey.of(command))
+    stem = folder.name
     rank_socket = str(sockets / f"{stem}.r")
     cookie = random_hex(machine.chance, 32)
     count = max(1, machine.accelerators.count)
@@ -278,10 +275,10 @@ def make_attempt_plan(
     return AttemptPlan(
         job_id=command.job_id,
         attempt=command.attempt,
-        argv=prepared_argv(*_preparing(machine, stem, account), command.needs, command.argv),
+        argv=prepared_argv(*_preparing(machine, folder, account), command.needs, command.argv),
         env=rank_environment(environ, command, settings),
         # A job without a folder of its own gets a fresh one with every attempt.
-        workdir=command.workdir or str(machine.state / "attempts" / stem / "work"),
+        workdir=command.workdir or str(folder / "work"),
         devices=command.devices,
         node_rank=command.node_rank,
         first_rank=command.first_rank,
@@ -310,9 +307,8 @@ def make_attempt_plan(
     )
 
 
-def _preparing(machine: AgentMachine, stem: str, account: Account | None) -> tuple[Path, Path]:
+def _preparing(machine: AgentMachine, folder: Path, account: Account | None) -> tuple[Path, Path]:
     """Returns the folders that ranks of the attempt prepare in: their own, and that of the caches."""
-    folder = machine.state / "attempts" / stem
     if account is None:
         return folder, machine.state / PREPARED_FOLDER
     return folder / OWN_FOLDER, account_caches(machine.whole or machine.state, account)
@@ -410,7 +406,7 @@ class SupervisorStarter:
     async def _request(self, folder: Path, plan: AttemptPlan, ready: int) -> _Starter:
         if self._systemd_run:
             scope = scope_words(self._systemd_run, f"{folder.name}-{plan.cookie[:8]}", os.geteuid())
-            starter = await self._spawn(scope)
+            starter = await self._spawned(scope)
             with starter.requests:
                 await starter.request(folder, ready)
             return starter
@@ -420,32 +416,28 @@ class SupervisorStarter:
                     await self._shared.request(folder, ready)
                     return self._shared
                 self._shared.kill()
-            self._shared = await self._spawn([])
+            self._shared = await self._spawned([])
             await self._shared.request(folder, ready)
             return self._shared
 
-    async def _spawn(self, scope: list[str]) -> _Starter:
-        starter = await _spawn(scope)
-        self._processes = [each for each in self._processes if each.returncode is None] + [starter.process]
-        return starter
-
-
-async def _spawn(scope: list[str]) -> _Starter:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
-    root = str(Path(str(workers.__file__)).parent.parent)
-    manager = {name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if name in os.environ}
-    with theirs:
-        process = await asyncio.create_subprocess_exec(
-            *(*scope, sys.executable, "-P", "-m", "workers.supervisor"),
-            env={"PYTHONPATH": root, "PATH": os.defpath} | (manager if scope else {}),
-            cwd="/",
-            stdin=theirs.fileno(),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    return _Starter(process, ours)
+    async def _spawned(self, scope: list[str]) -> _Starter:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        root = str(Path(str(workers.__file__)).parent.parent)
+        names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+        manager = {name: os.environ[name] for name in names if name in os.environ}
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *(*scope, sys.executable, "-P", "-m", "workers.supervisor"),
+                env={"PYTHONPATH": root, "PATH": os.defpath} | (manager if scope else {}),
+                cwd="/",
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._processes = [each for each in self._processes if each.returncode is None] + [process]
+        return _Starter(process, ours)
 
 
 async def kill_supervisor(folder: Path) -> None:

@@ -84,26 +84,18 @@ _OURS = {"terminate", "stop", "hibernate"}
 class SpotNoticeWatcher:
     """Polls one metadata service."""
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        url: str,
-        look_every_s: float = METADATA_POLL_S,
-        clocks: Clocks = SYSTEM_CLOCKS,
-    ) -> None:
-        self._clocks = clocks
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = f"{url.rstrip('/')}/latest"
-        self._look_every_s = look_every_s
         self._token = ""
 
     async def watch(self, state: Path, on_hint: Callable[[str], None]) -> None:
         """Polls forever: writes notices into the agent's folder and passes hints on (the same hint repeatedly)."""
-        pause_s = self._look_every_s
+        pause_s = METADATA_POLL_S
         while True:
             try:
                 await self.look(state, on_hint)
-                pause_s = self._look_every_s
+                pause_s = METADATA_POLL_S
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 log.debug("no metadata service: %s", error or type(error).__name__)
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
@@ -112,8 +104,8 @@ class SpotNoticeWatcher:
     async def look(self, state: Path, on_hint: Callable[[str], None]) -> None:
         """Polls once. Raises ClientError, TimeoutError or OSError if the service does not answer."""
         if (action := await self._get_metadata("spot/instance-action")) is not None:
-            gone_in_s = _gone_in_s(action, self._clocks.wall())
-            known = read_notice(state, self._clocks)
+            gone_in_s = _gone_in_s(action, SYSTEM_CLOCKS.wall())
+            known = read_notice(state)
             if gone_in_s is not None and (known is None or abs(known.gone_in_s - gone_in_s) > _SAME_WITHIN_S):
                 log.warning("EC2 takes this machine away in %.0f s", gone_in_s)
                 write_notice(state, gone_in_s)

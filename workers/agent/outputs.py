@@ -215,9 +215,7 @@ def _bytes_in_holes(file: int, found: os.stat_result) -> int:
 class OutputCollector:
     """The results of one attempt on this machine."""
 
-    def __init__(
-        self, client: ServerClient, key: AttemptKey, folder: Path, plan: AttemptPlan, pace_s: float = PACE_S
-    ) -> None:
+    def __init__(self, client: ServerClient, key: AttemptKey, folder: Path, plan: AttemptPlan) -> None:
         self._client = client
         self._key = key
         self._folder = folder
@@ -225,7 +223,6 @@ class OutputCollector:
         self._account = (plan.uid, plan.gid)
         self._node_rank = plan.node_rank
         self._wanted = read_needs(folder).outputs
-        self._pace_s = pace_s
         self._is_due = asyncio.Event()
         self._told: OutputsCollected | None = None
         self._copying: asyncio.Future[CopiedOutputs] | None = None
@@ -244,7 +241,7 @@ class OutputCollector:
                 await self._collect(is_last=False)
             except (ServerUnreachable, ClusterError, UserError, OSError, ValueError) as error:
                 log.warning("job %d attempt %d: outputs not collected: %s", *self._key[:2], error)
-            await asyncio.sleep(self._pace_s)
+            await asyncio.sleep(PACE_S)
 
     async def finish(self, is_hurried: Callable[[], bool]) -> str:
         """Collects for the last time, after everything has ended. Returns why that failed; empty on success.
@@ -297,7 +294,7 @@ class OutputCollector:
         if self._told is not None and (self._told.tree, self._told.problem) == (tree.name, copied.problem):
             return
         async with self._client.transport() as transport:
-            await ContentTransfer(transport, job_id=self._key[0]).send(self._draft, tree)
+            await ContentTransfer(transport, job_id=self._key.job_id).send(self._draft, tree)
         await self._tell(tree.name, tree, copied.problem)
 
     async def _end_copy(self) -> None:
@@ -309,8 +306,8 @@ class OutputCollector:
 
     async def _tell(self, name: str, tree: ContentTree, problem: str) -> None:
         told = OutputsCollected(
-            job_id=self._key[0],
-            attempt=self._key[1],
+            job_id=self._key.job_id,
+            attempt=self._key.attempt,
             node_rank=self._node_rank,
             tree=name,
             files=len(tree.files),

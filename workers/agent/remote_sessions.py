@@ -17,11 +17,10 @@ import re
 import signal
 import struct
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 
@@ -106,13 +105,6 @@ class AttemptPlace:
         return any(event.get("type") in ("stopping", "lease_expired", "ended") for event in events)
 
 
-class PlacedAttempt(Protocol):
-    """What is known of an attempt on this machine."""
-
-    @property
-    def place(self) -> AttemptPlace: ...
-
-
 class RemoteSessions:
     """The sessions of this machine."""
 
@@ -123,15 +115,11 @@ class RemoteSessions:
         self._marks: dict[AttemptKey, str] = {}
         self._endings: set[asyncio.Task[None]] = set()
 
-    def begin(self, requests: Sequence[SessionRequest], attempts: Mapping[AttemptKey, PlacedAttempt]) -> None:
-        """Opens the requested sessions with attempts on this machine, concurrently with the heartbeats."""
-        for request in requests:
-            if request.session_id not in self._running and len(self._running) < SESSIONS_MOST:
-                found = attempts.get((request.job_id, request.attempt, request.incarnation))
-                self._begin(request, None if found is None else found.place)
-
-    def _begin(self, request: SessionRequest, place: AttemptPlace | None) -> None:
-        key = (request.job_id, request.attempt, request.incarnation)
+    def begin(self, request: SessionRequest, place: AttemptPlace | None) -> None:
+        """Opens a session with an attempt, concurrently with the heartbeats. `place`: None if it is not here."""
+        if request.session_id in self._running or len(self._running) >= SESSIONS_MOST:
+            return
+        key = AttemptKey.of(request)
         if place is not None:
             self._marks[key] = place.plan.cookie
         task = asyncio.create_task(self._run(request, place))
@@ -165,7 +153,7 @@ class RemoteSessions:
 
     async def _run(self, request: SessionRequest, place: AttemptPlace | None) -> None:
         asked = request.asked
-        log.info("job %d attempt %d: %s opens a session: %s", *_numbers(request), request.user, asked.kind)
+        log.info("job %d attempt %d: %s opens a session: %s", *AttemptKey.of(request)[:2], request.user, asked.kind)
         async with self._client.session_socket(request.session_id, MESSAGE_BYTES) as socket:
             try:
                 if place is None:
@@ -185,10 +173,6 @@ async def _end_marked(mark: str, sessions: "list[asyncio.Task[None]]") -> None:
     if sessions:
         await asyncio.wait(sessions)
     await asyncio.to_thread(processes.kill_carriers, mark, _KILL_TIMEOUT_S)
-
-
-def _numbers(request: SessionRequest) -> tuple[int, int]:
-    return request.job_id, request.attempt
 
 
 class _Refused(Exception):

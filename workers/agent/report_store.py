@@ -19,24 +19,17 @@ import fcntl
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from walras.clocks import random_hex
-from walras.wire import (
-    AnyReport,
-    AttemptReport,
-    CommittedReport,
-    EndedReport,
-    ProgressReport,
-    RefusedReport,
-    StartedReport,
-)
+from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport, RefusedReport, StartedReport
 from workers import processes
 from workers.devices import AttemptKey
 
@@ -57,6 +50,9 @@ TOLD_AGAIN = 1000
 _TOLD = (StartedReport, CommittedReport, EndedReport, RefusedReport)
 
 _REPORT: TypeAdapter[AnyReport] = TypeAdapter(AnyReport)
+
+#: Columns of the key of an attempt, and the condition that they are a given key's.
+_KEY, _IS_KEY = "job_id, attempt, incarnation", "job_id = ? AND attempt = ? AND incarnation = ?"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reserved (next_id INTEGER NOT NULL);
@@ -92,17 +88,10 @@ class AttemptPhase(StrEnum):
 
 @dataclass(frozen=True)
 class KnownAttempt:
-    job_id: int
-    attempt: int
+    key: AttemptKey
     phase: AttemptPhase
     #: Offset in the supervisor's journal up to which events have become reports.
     journal_offset: int
-    #: The cluster's incarnation that granted it: the same number from another incarnation is another attempt.
-    incarnation: str = ""
-
-
-def _key_of(report: AttemptReport) -> AttemptKey:
-    return report.job_id, report.attempt, report.incarnation
 
 
 @dataclass
@@ -149,14 +138,13 @@ class AgentStore:
         self.agent = self._own_name(chance)
         self.highest_job_id = int(self._db.execute("SELECT coalesce(max(job_id), 0) FROM granted").fetchone()[0])
         self._ids_are_durable = True
-        row = self._db.execute("SELECT next_id FROM reserved").fetchone()
+        first_id, row = 1, self._db.execute("SELECT next_id FROM reserved").fetchone()
         if row is None:
             self._db.execute("INSERT INTO reserved VALUES (1)")
-        # Beyond ids that an earlier agent may have used and not stored while its disk was full.
-        spread = 0 if row is None else int(processes.boottime() * IDS_PER_S)
-        self._next_id = self._reserved = 1 if row is None else int(row[0]) + spread
-        if self._highest_stored() >= self._next_id:  # ids that were used and not reserved, before a reboot
-            self._next_id = self._reserved = self._highest_stored() + 1
+        else:  # beyond ids that an earlier agent may have used and not stored while its disk was full
+            first_id = int(row[0]) + int(processes.boottime() * IDS_PER_S)
+        # Stored ids beyond that were used and not reserved, before a reboot.
+        self._next_id = self._reserved = max(first_id, self._highest_stored() + 1)
 
     def _highest_stored(self) -> int:
         return int(self._db.execute("SELECT coalesce(max(report_id), 0) FROM reports").fetchone()[0])
@@ -202,16 +190,13 @@ class AgentStore:
             return 0
         shift = beyond + 1
         next_id = max(self._next_id, self._highest_stored() + 1) + shift
-        rows = self._db.execute("SELECT report_id, body FROM reports ORDER BY report_id").fetchall()
-        waiting = [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
         # Attempts keep copies under the earlier ids: those get new ones when they are told again.
-        moved = [_numbered(report, report.report_id + shift) for report in waiting]
+        moved = [_numbered(report, report.report_id + shift) for report in self._waiting()]
 
         def write() -> None:
-            with _Transaction(self._db):
+            with _transaction(self._db):
                 self._db.execute("DELETE FROM reports")
-                values = [(report.report_id, report.model_dump_json()) for report in moved]
-                self._db.executemany("INSERT INTO reports VALUES (?, ?)", values)
+                self._insert(moved)
                 self._db.execute("UPDATE reserved SET next_id = ?", (next_id + ID_BLOCK,))
 
         if not self._try(write):
@@ -222,14 +207,17 @@ class AgentStore:
     def reports(self, limit: int) -> list[AnyReport]:
         """Returns the oldest unacknowledged reports. A row that cannot be read is deleted, and logged."""
         replaced = {report_id for write in self._unwritten.writes for report_id in write.replaced}
-        rows = self._db.execute(
-            "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id LIMIT ?",
-            (self._unwritten.acknowledged, limit + len(replaced)),
-        ).fetchall()
-        parsed = (self._parse(report_id, body) for report_id, body in rows if report_id not in replaced)
-        found = [report for report in parsed if report is not None]
+        stored = self._waiting(self._unwritten.acknowledged, limit + len(replaced))
+        found = [report for report in stored if report.report_id not in replaced]
         found += [report for write in self._unwritten.writes for report in write.reports]
         return sorted(found, key=lambda report: report.report_id)[:limit]
+
+    def _waiting(self, beyond: int = 0, limit: int = -1) -> list[AnyReport]:
+        """Returns the stored reports with ids beyond this one, the first `limit` of them (-1: all)."""
+        rows = self._db.execute(
+            "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id LIMIT ?", (beyond, limit)
+        ).fetchall()
+        return [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
 
     def acknowledge(self, report_id: int) -> None:
         """Records that the server has every report up to this one."""
@@ -243,44 +231,33 @@ class AgentStore:
         if not self.problem:
             self.flush()
 
-    def attempt(self, job_id: int, attempt: int, incarnation: str = "") -> KnownAttempt | None:
-        row = self._db.execute(
-            "SELECT phase, journal_offset FROM granted WHERE incarnation = ? AND job_id = ? AND attempt = ?",
-            (incarnation, job_id, attempt),
-        ).fetchone()
+    def attempt(self, key: AttemptKey) -> KnownAttempt | None:
+        row = self._db.execute(f"SELECT phase, journal_offset FROM granted WHERE {_IS_KEY}", key).fetchone()
         phase, offset = (None, 0) if row is None else (AttemptPhase(row[0]), int(row[1]))
         for write in self._unwritten.writes:
-            if write.key == (job_id, attempt, incarnation):
+            if write.key == key:
                 phase = write.phase or phase
                 offset = offset if write.journal_offset is None else write.journal_offset
-        return None if phase is None else KnownAttempt(job_id, attempt, phase, offset, incarnation)
+        return None if phase is None else KnownAttempt(key, phase, offset)
 
     def open_attempts(self) -> list[KnownAttempt]:
         """Returns the attempts that are not over."""
         rows = self._db.execute(
-            "SELECT job_id, attempt, phase, journal_offset, incarnation FROM granted WHERE phase != 'over'"
-            " ORDER BY job_id, attempt"
+            f"SELECT {_KEY}, phase, journal_offset FROM granted WHERE phase != 'over' ORDER BY job_id, attempt"
         )
-        return [
-            KnownAttempt(job_id, attempt, AttemptPhase(phase), offset, incarnation)
-            for job_id, attempt, phase, offset, incarnation in rows
-        ]
+        return [KnownAttempt(AttemptKey(*key), AttemptPhase(phase), offset) for *key, phase, offset in rows]
 
-    def move_attempt(
-        self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
-    ) -> None:
+    def move_attempt(self, key: AttemptKey, phase: AttemptPhase, reports: Sequence[AnyReport] = ()) -> None:
         """Stores the phase and its reports atomically, with the next `flush`."""
-        self._write(_Write(reports, key=(job_id, attempt, incarnation), phase=phase))
-        self.highest_job_id = max(self.highest_job_id, job_id)
+        self._write(_Write(list(reports), key=key, phase=phase))
+        self.highest_job_id = max(self.highest_job_id, key.job_id)
         self._over_since_pruned += phase is AttemptPhase.OVER
         if self._over_since_pruned >= PRUNE_EVERY and self._try(self._prune):
             self._over_since_pruned = 0
 
-    def advance_journal(
-        self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
-    ) -> None:
+    def advance_journal(self, key: AttemptKey, offset: int, reports: Sequence[AnyReport]) -> None:
         """Stores that the journal up to `offset` has become reports, with the next `flush`."""
-        self._write(_Write(reports, key=(job_id, attempt, incarnation), journal_offset=offset))
+        self._write(_Write(list(reports), key=key, journal_offset=offset))
 
     def tell_again(self, bringing: Collection[AttemptKey]) -> int:
         """Queues again what a server with an older database may lack, and returns the number of these reports.
@@ -290,22 +267,19 @@ class AgentStore:
         """
         self.flush()
         rows = self._db.execute(
-            "SELECT phase, job_id, attempt, incarnation, committed, ended FROM granted"
+            f"SELECT {_KEY}, phase, committed, ended FROM granted"
             " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
             (TOLD_AGAIN,),
         ).fetchall()
         # Waiting reports are sent again with the rest, because an end must not come before its checkpoint.
-        keys = {(row[1], row[2], row[3]) for row in rows}
-        bodies = self._db.execute("SELECT report_id, body FROM reports").fetchall()
-        waiting = [report for report_id, body in bodies if (report := self._parse(report_id, body)) is not None]
-        replaced = [report.report_id for report in waiting if isinstance(report, _TOLD) and _key_of(report) in keys]
+        keys = {AttemptKey(*row[:3]) for row in rows}
+        waiting = (report for report in self._waiting() if isinstance(report, _TOLD))
+        replaced = [report.report_id for report in waiting if AttemptKey.of(report) in keys]
         told: list[AnyReport] = []
-        for phase, job_id, attempt, incarnation, *kept in reversed(rows):
+        for job_id, attempt, incarnation, phase, *kept in reversed(rows):
             if phase == AttemptPhase.RUNNING:
-                brings = (job_id, attempt, incarnation) in bringing
-                told.append(
-                    StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation, brings=brings)
-                )
+                key = AttemptKey(job_id, attempt, incarnation)
+                told.append(StartedReport(report_id=1, **key._asdict(), brings=key in bringing))
             told += [_REPORT.validate_json(body) for body in kept if body is not None]
         self._write(_Write([_numbered(report, self.next_report_id()) for report in told], replaced))
         return len(told)
@@ -339,7 +313,7 @@ class AgentStore:
 
     def _write_all(self) -> None:
         acknowledged = self._unwritten.acknowledged
-        with _Transaction(self._db):
+        with _transaction(self._db):
             for write in self._unwritten.writes:
                 self._perform(write)
             self._db.execute("DELETE FROM reports WHERE report_id <= ?", (acknowledged,))
@@ -362,34 +336,25 @@ class AgentStore:
         if write.replaced:
             self._db.executemany("DELETE FROM reports WHERE report_id = ?", [(each,) for each in write.replaced])
         if write.key is not None and write.phase is not None:
-            job_id, attempt, incarnation = write.key
             self._db.execute(
-                "INSERT INTO granted (incarnation, job_id, attempt, phase) VALUES (?, ?, ?, ?)"
+                f"INSERT INTO granted ({_KEY}, phase) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (incarnation, job_id, attempt) DO UPDATE SET phase = excluded.phase",
-                (incarnation, job_id, attempt, write.phase),
+                (*write.key, write.phase),
             )
         if write.key is not None and write.journal_offset is not None:
-            job_id, attempt, incarnation = write.key
-            self._db.execute(
-                "UPDATE granted SET journal_offset = ? WHERE incarnation = ? AND job_id = ? AND attempt = ?",
-                (write.journal_offset, incarnation, job_id, attempt),
-            )
+            self._set(write.key, "journal_offset", write.journal_offset)
         self._insert(write.reports)
+        for report in write.reports:  # the newest checkpoint and the end of an attempt are kept beside it
+            if isinstance(report, CommittedReport | EndedReport | RefusedReport):
+                column = "committed" if isinstance(report, CommittedReport) else "ended"
+                self._set(AttemptKey.of(report), column, report.model_dump_json())
+
+    def _set(self, key: AttemptKey, column: str, value: int | str) -> None:
+        self._db.execute(f"UPDATE granted SET {column} = ? WHERE {_IS_KEY}", (value, *key))
 
     def _insert(self, reports: list[AnyReport]) -> None:
         rows = [(report.report_id, report.model_dump_json()) for report in reports]
         self._db.executemany("INSERT INTO reports VALUES (?, ?)", rows)
-        for report in reports:
-            if isinstance(report, CommittedReport | EndedReport | RefusedReport):
-                self._keep_last(report)
-
-    def _keep_last(self, report: CommittedReport | EndedReport | RefusedReport) -> None:
-        """Keeps the newest checkpoint and the end of the newest attempts beside them."""
-        column = "committed" if isinstance(report, CommittedReport) else "ended"
-        self._db.execute(
-            f"UPDATE granted SET {column} = ? WHERE incarnation = ? AND job_id = ? AND attempt = ?",
-            (report.model_dump_json(), report.incarnation, report.job_id, report.attempt),
-        )
 
     def _prune(self) -> None:
         for table, which in (("granted", "phase = 'over'"), ("notices", "TRUE")):
@@ -418,20 +383,15 @@ def _can_be_read_back(report: AnyReport) -> bool:
     return True
 
 
-class _Transaction:
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, error: object, *_: object) -> None:
-        try:
-            if error is None:
-                self._db.execute("COMMIT")
-        finally:
-            if self._db.in_transaction:  # SQLite has ended it already if the disk was full
-                self._db.execute("ROLLBACK")
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:  # SQLite has ended it already if the disk was full
+            db.execute("ROLLBACK")
 
 
 MAX_PER_CALL = 500
@@ -461,26 +421,27 @@ class ReportOutbox:
         self._store.add_reports(list(reports))
         self.urgent.set()
 
-    def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport, incarnation: str = "") -> None:
+    def stamp(self, key: AttemptKey) -> dict[str, Any]:
+        """Returns the fields of a new report about the attempt."""
+        return {"report_id": self.next_id(), **key._asdict()}
+
+    def move(self, key: AttemptKey, phase: AttemptPhase, *reports: AnyReport) -> None:
         """Stores an attempt's new phase together with its reports, atomically.
 
         A start is told a little later: the end of a short attempt, or the starts of others, often go with it.
         """
         if phase is AttemptPhase.OVER:
-            self._progress.pop((job_id, attempt, incarnation), None)
-        self._store.move_attempt(job_id, attempt, phase, list(reports), incarnation)
+            self._progress.pop(key, None)
+        self._store.move_attempt(key, phase, reports)
         if phase is AttemptPhase.OVER:
             self.urgent.set()
         elif self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(TELL_STARTS_S, self.urgent.set)
 
-    def advance_journal(
-        self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
-    ) -> None:
-        self._store.advance_journal(job_id, attempt, offset, reports, incarnation)
+    def advance_journal(self, key: AttemptKey, offset: int, reports: Sequence[AnyReport]) -> None:
+        self._store.advance_journal(key, offset, reports)
         for report in reports:
             if report.type == "committed":
-                key = (job_id, attempt, incarnation)
                 self._unrecorded.append((report.report_id, key, report.manifest.digest))
         if reports:
             self.urgent.set()
@@ -516,7 +477,7 @@ class ReportOutbox:
 
     def put_progress(self, report: ProgressReport) -> None:
         """Replaces the attempt's progress, which is sent with the next heartbeat."""
-        self._progress[report.job_id, report.attempt, report.incarnation] = report
+        self._progress[AttemptKey.of(report)] = report
 
     def batch(self) -> list[AnyReport]:
         """Returns the reports to send now, oldest first; they are durable unless the disk is full."""

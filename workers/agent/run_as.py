@@ -146,15 +146,14 @@ def load_run_as(path: Path) -> RunAs:
             about = os.fstat(file.fileno())
             text = file.read(_MOST_BYTES)
         accounts = _ACCOUNTS.validate_python(yaml.safe_load(text))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, ValidationError) as error:
+        problem = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            problem = f"{where[:80]}: {first['msg']}"
         raise ConfigError(
-            f"{path}: {error}", field="--runs-as", fix="give a YAML file of lines user: account"
-        ) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ConfigError(
-            f"{path}: {where[:80]}: {first['msg']}", field="--runs-as", fix="give a YAML file of lines user: account"
+            f"{path}: {problem}", field="--runs-as", fix="give a YAML file of lines user: account"
         ) from None
     if about.st_uid != 0 or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(f"{path} can be written by others than root", field="--runs-as", fix="chown root, chmod go-w")

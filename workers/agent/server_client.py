@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from walras.clocks import random_pause
 from walras.connection.body import ProblemDetail
@@ -114,7 +114,7 @@ class ServerClient:
 
     async def send_log(self, key: AttemptKey, rank: int, offset: int, content: bytes) -> int:
         """Uploads a part of a log. Returns the offset that the server wants next."""
-        place = {"job_id": str(key[0]), "attempt": str(key[1]), "rank": str(rank), "offset": str(offset)}
+        place = {"job_id": str(key.job_id), "attempt": str(key.attempt), "rank": str(rank), "offset": str(offset)}
         headers = {"Authorization": f"Bearer {self.credential}", "Content-Type": "application/octet-stream"}
         body = await self._call("logs", headers, content, CALL_TIMEOUT_S, place | self._granted_by(key))
         return _parse_answer(_LogAnswer, body).next
@@ -124,7 +124,7 @@ class ServerClient:
 
         Raises ServerUnreachable, ServerRefusal, and StoreFailure where the server gets no credentials now.
         """
-        job_id, attempt = (0, 0) if key is None else key[:2]
+        job_id, attempt, _ = key or AttemptKey(0, 0)
         request = StoreAccessRequest(place=place, job_id=job_id, attempt=attempt)
         params = {} if key is None else self._granted_by(key)
         try:
@@ -158,7 +158,7 @@ class ServerClient:
         """Returns the cluster and incarnation that granted the attempt as query fields; empty for a server that names
         none.
         """
-        return {} if self.cluster is None else {**self.cluster.model_dump(), "granted_by": key[2]}
+        return {} if self.cluster is None else {**self.cluster.model_dump(), "granted_by": key.incarnation}
 
     async def _post(
         self,
@@ -356,11 +356,8 @@ class Enrolment:
         return facts
 
     def _keep(self, registered: Registered | None) -> None:
-        kept = {
-            "for": self._facts(),
-            "registered": None if registered is None else registered.model_dump(mode="json"),
-            "cluster": None if self.cluster is None else self.cluster.model_dump(),
-        }
+        told = _Kept.model_validate({"for": self._facts(), "registered": registered, "cluster": self.cluster})
+        kept = told.model_dump(mode="json", by_alias=True)
         try:
             write_durably(self.state / CREDENTIAL_FILE, kept)
         except OSError as error:  # the next agent meets the server as this one did
@@ -373,14 +370,9 @@ class Enrolment:
         try:
             kept = self._unwritten or json.loads((self.state / CREDENTIAL_FILE).read_bytes())
         except FileNotFoundError:
-            return _Kept(None, None, self.cluster)
-        registered, cluster = kept["registered"], kept.get("cluster")
+            return _Kept(cluster=self.cluster)
         given_for = {name: value for name, value in kept["for"].items() if name in self._facts()}
-        return _Kept(
-            given_for,
-            None if registered is None else Registered.model_validate(registered),
-            None if cluster is None else ClusterIdentity.model_validate(cluster),
-        )
+        return _Kept.model_validate(kept | {"for": given_for})
 
     def _join_token(self, kept: "_Kept") -> str:
         if self.join_token_file is None:
@@ -396,13 +388,12 @@ class Enrolment:
             raise ConfigError(f"{self.join_token_file}: {error.strerror}", field="--join-token-file") from None
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(BaseModel):
     """The content of the credential file."""
 
-    given_for: dict[str, Any] | None
-    registered: Registered | None
-    cluster: ClusterIdentity | None
+    given_for: dict[str, Any] | None = Field(default=None, alias="for")
+    registered: Registered | None = None
+    cluster: ClusterIdentity | None = None
 
 
 CHUNK_BYTES = 256 * 1024

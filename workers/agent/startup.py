@@ -42,15 +42,46 @@ PARTS_FOLDER = "parts"
 
 
 @dataclass(frozen=True)
-class StatedAccelerators:
-    """The options. Empty, None: they leave it to the machine."""
-
-    #: For a machine of one type.
+class AgentOptions:
+    #: Addresses of the same server, tried in turn.
+    servers: tuple[str, ...]
+    #: Folder of the credential, the attempts and their logs. One agent at a time uses it.
+    state: Path
+    node_id: str
+    #: Empty: named after the accelerators, such as `a100-40gbx4`.
+    shape: str
+    #: Read if the agent has no credential yet.
+    join_token_file: Path | None = None
+    #: None: detect GPUs; without any the machine is a `cpu` machine.
     accelerator: str | None = None
     accelerators: int | None = None
-    #: For a machine of several types.
+    #: For a machine with several types: the number of each. Empty: detected, or the two fields above.
     types: tuple[TypeCount, ...] = ()
-    is_emulated: bool = False
+    #: None: all that this host has.
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    market: Literal["owned", "on_demand", "spot"] = "owned"
+    zone: str = "default"
+    nominal_speed: float = 1.0
+    emulated: bool = False
+    #: Speed table of emulated accelerators (YAML).
+    speeds: Path | None = None
+    rent_token_file: Path | None = None
+    #: Whether to poll EC2's metadata service for notices that this machine will be gone.
+    spot_notices: bool = False
+    metadata_url: str = "http://169.254.169.254"
+    #: Address at which other machines of a gang reach this one. None: the local address that reaches the server.
+    address: str | None = None
+    #: Bytes that an attempt may write into its own folder; 0: no limit.
+    attempt_disk_bytes: int = 0
+    #: File of the accounts of ranks (`workers/agent/run_as.py`). None: the agent's own account.
+    runs_as: Path | None = None
+    #: Names of variables of the agent that jobs get beside the usual ones (`workers/rank_environment.py`).
+    pass_env: tuple[str, ...] = ()
+    #: Whether jobs are told UUIDs of their GPUs instead of numbers.
+    gpu_uuids: bool = False
+    #: Whether attempts run in transient scopes of systemd, and not in the service of the agent.
+    scopes: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,20 +97,20 @@ class MachinePart:
     machine: str = ""
 
 
-def own_accelerators(stated: StatedAccelerators, found: Sequence[Accelerators]) -> tuple[Accelerators, ...]:
+def own_accelerators(options: AgentOptions, found: Sequence[Accelerators]) -> tuple[Accelerators, ...]:
     """Returns the accelerators of each type, checked against those that were `found` unless they are emulated.
 
     Raises ConfigError where the options contradict each other or the machine.
     """
-    if stated.types and stated.accelerator is not None:
+    if options.types and options.accelerator is not None:
         raise ConfigError(
             "--accelerators names the types already", field="--accelerator", fix="leave --accelerator out"
         )
-    if stated.is_emulated:
-        return _emulated(stated)
-    if stated.types:
-        return tuple(_checked(each.accelerator, each.count, found) for each in stated.types)
-    if stated.accelerator is None and stated.accelerators is None and len(found) > 1:
+    if options.emulated:
+        return _emulated(options)
+    if options.types:
+        return tuple(_checked(each.accelerator, each.count, found) for each in options.types)
+    if options.accelerator is None and options.accelerators is None and len(found) > 1:
         if len(found) > MOST_TYPES:
             raise ConfigError(
                 f"{len(found)} types of accelerators are found, and an agent takes {MOST_TYPES} at most",
@@ -87,17 +118,17 @@ def own_accelerators(stated: StatedAccelerators, found: Sequence[Accelerators]) 
                 fix="name those to use: --accelerators a100:2,t4:1",
             )
         return tuple(found)
-    if stated.accelerator is None and len(found) > 1:
+    if options.accelerator is None and len(found) > 1:
         raise ConfigError(
-            f"{stated.accelerators} accelerators of which type? {', '.join(each.name for each in found)} are found",
+            f"{options.accelerators} accelerators of which type? {', '.join(each.name for each in found)} are found",
             field="--accelerators",
             fix=f"write --accelerators {','.join(f'{each.name}:{each.count}' for each in found[:MOST_TYPES])}",
         )
-    own = next((each for each in found if each.name == stated.accelerator), None)
+    own = next((each for each in found if each.name == options.accelerator), None)
     if own is None and len(found) > 1:
-        raise _not_found(str(stated.accelerator), found)
+        raise _not_found(str(options.accelerator), found)
     chosen = own or found[0]
-    name, count = stated.accelerator or chosen.name, stated.accelerators or chosen.count
+    name, count = options.accelerator or chosen.name, options.accelerators or chosen.count
     if name != CPU and not chosen.cuda_names:
         raise _not_found(name, ())
     if chosen.cuda_names and count > chosen.count:
@@ -105,12 +136,12 @@ def own_accelerators(stated: StatedAccelerators, found: Sequence[Accelerators]) 
     return (Accelerators(name, count, chosen.cuda_names[:count], chosen.numbers[:count]),)
 
 
-def _emulated(stated: StatedAccelerators) -> tuple[Accelerators, ...]:
-    if stated.types:
-        return tuple(Accelerators(each.accelerator, each.count) for each in stated.types)
-    if stated.accelerator is None:
+def _emulated(options: AgentOptions) -> tuple[Accelerators, ...]:
+    if options.types:
+        return tuple(Accelerators(each.accelerator, each.count) for each in options.types)
+    if options.accelerator is None:
         raise ConfigError("--emulated needs --accelerator", field="--accelerator", fix="name the type to emulate")
-    return (Accelerators(stated.accelerator, stated.accelerators or 1),)
+    return (Accelerators(options.accelerator, options.accelerators or 1),)
 
 
 def _checked(name: str, count: int, found: Sequence[Accelerators]) -> Accelerators:
@@ -168,49 +199,6 @@ def make_part_folders(parts: Sequence[MachinePart], state: Path) -> None:
         link = part.state / PREPARED_FOLDER
         if not link.is_symlink() and not link.exists():
             link.symlink_to(shared, target_is_directory=True)
-
-
-@dataclass(frozen=True)
-class AgentOptions:
-    #: Addresses of the same server, tried in turn.
-    servers: tuple[str, ...]
-    #: Folder of the credential, the attempts and their logs. One agent at a time uses it.
-    state: Path
-    node_id: str
-    #: Empty: named after the accelerators, such as `a100-40gbx4`.
-    shape: str
-    #: Read if the agent has no credential yet.
-    join_token_file: Path | None = None
-    #: None: detect GPUs; without any the machine is a `cpu` machine.
-    accelerator: str | None = None
-    accelerators: int | None = None
-    #: For a machine with several types: the number of each. Empty: detected, or the two fields above.
-    types: tuple[TypeCount, ...] = ()
-    #: None: all that this host has.
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    market: Literal["owned", "on_demand", "spot"] = "owned"
-    zone: str = "default"
-    nominal_speed: float = 1.0
-    emulated: bool = False
-    #: Speed table of emulated accelerators (YAML).
-    speeds: Path | None = None
-    rent_token_file: Path | None = None
-    #: Whether to poll EC2's metadata service for notices that this machine will be gone.
-    spot_notices: bool = False
-    metadata_url: str = "http://169.254.169.254"
-    #: Address at which other machines of a gang reach this one. None: the local address that reaches the server.
-    address: str | None = None
-    #: Bytes that an attempt may write into its own folder; 0: no limit.
-    attempt_disk_bytes: int = 0
-    #: File of the accounts of ranks (`workers/agent/run_as.py`). None: the agent's own account.
-    runs_as: Path | None = None
-    #: Names of variables of the agent that jobs get beside the usual ones (`workers/rank_environment.py`).
-    pass_env: tuple[str, ...] = ()
-    #: Whether jobs are told UUIDs of their GPUs instead of numbers.
-    gpu_uuids: bool = False
-    #: Whether attempts run in transient scopes of systemd, and not in the service of the agent.
-    scopes: bool = False
 
 
 log = logging.getLogger(__name__)
@@ -323,8 +311,7 @@ def _agent(
 ) -> Agent:
     client = ServerClient(session, options.servers, pin)
     spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
-    machine = replace(_machine(options, part, os.environ), groups=groups)
-    return Agent(machine, store, client, _enrolment(options, part, store.agent), spot)
+    return Agent(_machine(options, part, groups), store, client, _enrolment(options, part, store.agent), spot)
 
 
 def _group_parent() -> GroupParent | None:
@@ -351,12 +338,11 @@ def own_parts(options: AgentOptions, environ: Mapping[str, str]) -> tuple[Machin
 
     Raises ConfigError where the options contradict each other or the machine.
     """
-    stated = StatedAccelerators(options.accelerator, options.accelerators, options.types, options.emulated)
     try:
         found = () if options.emulated else detect_types(environ)
     except ValueError as error:
         raise ConfigError(str(error), field="--accelerator") from None
-    accelerators = own_accelerators(stated, found)
+    accelerators = own_accelerators(options, found)
     if len(accelerators) > 1 and options.rent_token_file is not None:
         raise ConfigError(
             "a rented machine is of one type: its request asked for one",
@@ -371,14 +357,15 @@ def own_parts(options: AgentOptions, environ: Mapping[str, str]) -> tuple[Machin
     return machine_parts(accelerators, host, options.node_id, options.shape, options.state.absolute())
 
 
-def _machine(options: AgentOptions, part: MachinePart, environ: Mapping[str, str]) -> AgentMachine:
+def _machine(options: AgentOptions, part: MachinePart, groups: GroupParent | None) -> AgentMachine:
     return AgentMachine(
         state=part.state,
         accelerators=part.accelerators,
         host=part.host,
         is_emulated=options.emulated,
         speeds=load_emulated_speeds(options.speeds) if options.speeds is not None else {},
-        environ=dict(environ),
+        environ=dict(os.environ),
+        groups=groups,
         attempt_disk_bytes=options.attempt_disk_bytes,
         run_as=load_run_as(options.runs_as) if options.runs_as is not None else None,
         whole=options.state.absolute() if part.machine else None,

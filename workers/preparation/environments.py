@@ -5,7 +5,6 @@ the agent's Python unless the job says otherwise, so that a torch built for the 
 packages that the job requests come before them.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 from walras.errors import ConfigError
 from walras.job_needs import GitNeed, PythonNeed
 from walras.machines.machine_facts import PACKAGES, PROGRAMS, RUNTIMES
-from workers.preparation.folder_cache import CacheBounds, FolderCache, make_read_only
+from workers.preparation.folder_cache import CacheBounds, FolderCache, cache_key, make_read_only
 from workers.preparation.inputs import MachineUnable, is_of_machine, tool_failed
 
 ENVIRONMENT_BOUNDS = CacheBounds(entries=20, size_bytes=100 * 1000**3, is_sealed=False)
@@ -73,15 +72,8 @@ def bring_python(
     files = [_read(work, name) for name in _files_of(need)]
     if _names_local_files([*need.packages, *"\n".join(files).splitlines()]):
         files.append(code)
-    parts = [
-        owner,
-        repr(need.model_dump()),
-        setup,
-        sys.version,
-        sys.base_prefix if need.system_packages else "",
-        *files,
-    ]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    base = sys.base_prefix if need.system_packages else ""
+    key = cache_key(owner, repr(need.model_dump()), setup, sys.version, base, *files)
 
     def make(place: Path) -> None:
         python = need.version or sys.executable
@@ -154,7 +146,6 @@ def run_setup(
     `inside` turns a command into one that runs in the ranks' environment. Raises ConfigError with the setup's exit
     code.
     """
-    key = hashlib.sha256("\0".join([setup, *identity]).encode()).hexdigest()
 
     def make(place: Path) -> None:
         print("[walras] setup runs, once on this machine", file=sys.stderr, flush=True)
@@ -162,7 +153,7 @@ def run_setup(
         _run(inside(["bash", "-euo", "pipefail", "-c", setup], told), work, told, "setup")
         make_read_only(place)
 
-    return cache.get(key, make)
+    return cache.get(cache_key(setup, *identity), make)
 
 
 def _run(argv: Sequence[str], work: Path, env: dict[str, str], name: str = "") -> None:
@@ -212,5 +203,5 @@ def bring_commit(cache: FolderCache, need: GitNeed, owner: str, work: Path, env:
                 told = f"git {arguments[0]} {need.url} {need.commit[:12]}: {said}"
                 raise tool_failed(told, said, "workdir.git")
 
-    key = hashlib.sha256(f"{owner}\0{need.url}\0{need.commit}".encode()).hexdigest()
-    shutil.copytree(cache.get(key, make), work, symlinks=True, dirs_exist_ok=True)
+    commit = cache.get(cache_key(owner, need.url, need.commit), make)
+    shutil.copytree(commit, work, symlinks=True, dirs_exist_ok=True)

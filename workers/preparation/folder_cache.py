@@ -91,10 +91,6 @@ class FolderCache:
         except (ValueError, KeyError, TypeError):
             return True
 
-    def has(self, key: str) -> bool:
-        """Returns whether the key exists already."""
-        return (self._folder / f"{key}.done").exists()
-
     def named(self) -> dict[str, tuple[int, float]]:
         """Returns bytes, and the seconds of making them (0: unknown), by entry name, the least recently used last.
 
@@ -177,6 +173,11 @@ def _make_in(place: Path, make: Callable[[Path], None]) -> None:
         raise
 
 
+def cache_key(*parts: str) -> str:
+    """Returns the key of an entry that these words describe."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
 def seal(folder: Path) -> str:
     """Returns a hash of what lies below a folder and when each file was last changed, which no program can set back.
 
@@ -185,11 +186,8 @@ def seal(folder: Path) -> str:
     hashed = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         found = path.lstat()
-        told = (
-            found.st_mode,
-            found.st_ino,
-            *(() if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_ctime_ns)),
-        )
+        changes = () if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_ctime_ns)
+        told = (found.st_mode, found.st_ino, *changes)
         if "__pycache__" not in path.parts:
             hashed.update(f"{os.fsencode(path.relative_to(folder))!r} {told}".encode())
     return hashed.hexdigest()

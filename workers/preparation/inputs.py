@@ -22,7 +22,14 @@ from urllib.parse import unquote, urlsplit
 from walras.errors import ClusterError, ConfigError
 from walras.job_needs import InputNeed
 from walras.machines.machine_facts import DATA_MOST, data_key
-from workers.preparation.folder_cache import FREE_LEAST_BYTES, CacheBounds, FolderCache, NoRoom, make_read_only
+from workers.preparation.folder_cache import (
+    FREE_LEAST_BYTES,
+    CacheBounds,
+    FolderCache,
+    NoRoom,
+    cache_key,
+    make_read_only,
+)
 
 INPUT_BOUNDS = CacheBounds(entries=DATA_MOST, size_bytes=500 * 1000**3)
 _PIECE_BYTES = 1024 * 1024
@@ -40,17 +47,8 @@ _PASSING_WORDS = (
 )
 #: What the system says where this machine is at fault, and another one may do.
 _MACHINES_WORDS = tuple(
-    os.strerror(code).lower()
-    for code in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EIO,
-        errno.ENOMEM,
-        errno.EAGAIN,
-        errno.EMFILE,
-        errno.ENFILE,
-    )
+    os.strerror(getattr(errno, name)).lower()
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ENOMEM", "EAGAIN", "EMFILE", "ENFILE")
 )
 
 
@@ -97,14 +95,14 @@ def bring_input(cache: FolderCache, name: str, need: InputNeed, env: dict[str, s
     """
     owner = "" if need.sha256 else owner
     if need.command:
-        key = _key("command", need.command, owner)
+        key = cache_key("command", need.command, owner)
         return cache.get(key, lambda place: _run_command(name, need.command, place, env), data_key(need, owner))
     scheme = urlsplit(need.url).scheme
     if scheme == "file":
         return _bring_local(cache, name, need, owner)
     if scheme in ("http", "https"):
         version = need.sha256 or _passing(name, lambda: _http_version(need.url))
-        key = _key("url", need.url, version, owner)
+        key = cache_key("url", need.url, version, owner)
 
         def fetch(place: Path) -> None:
             _passing(name, lambda: _fetch_http(need, place / _file_name(need.url)))
@@ -126,10 +124,6 @@ def _passing(name: str, work: Callable[[], Any]) -> Any:
         if is_of_machine(error):
             raise
         raise CannotFetch(f"input {name}: {error}") from None
-
-
-def _key(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _file_name(url: str) -> str:
@@ -192,7 +186,7 @@ def _bring_local(cache: FolderCache, name: str, need: InputNeed, owner: str) -> 
     except OSError as error:
         raise ConfigError(f"input {name}: {error.filename}: {error.strerror}", field=f"inputs.{name}") from None
     listed = [f"{path} {found.st_mtime_ns} {found.st_size}" for path, found in files]
-    key = _key("file", str(source), need.sha256, owner, *listed)
+    key = cache_key("file", str(source), need.sha256, owner, *listed)
 
     def copy(place: Path) -> None:
         total = sum(found.st_size for _, found in files)
@@ -252,24 +246,21 @@ def _bring_other(cache: FolderCache, name: str, need: InputNeed, owner: str) -> 
     last = _file_name(need.url)
 
     def fetch(place: Path) -> None:
-        for each in found:
-            inner = "" if is_file else str(each["name"]).removeprefix(path.rstrip("/")).lstrip("/")
-            if ".." in PurePosixPath(inner).parts:
-                raise ConfigError(f"input {name}: {each['name'][:200]!r} leaves its folder")
-            with store.open(each["name"], "rb") as file:
-                _copy_bounded(file, place / last / inner if inner else place / last, need.sha256, each.get("size"))
-        make_read_only(place)
-
-    def fetch_told(place: Path) -> None:
         try:
-            fetch(place)
+            for each in found:
+                inner = "" if is_file else str(each["name"]).removeprefix(path.rstrip("/")).lstrip("/")
+                if ".." in PurePosixPath(inner).parts:
+                    raise ConfigError(f"input {name}: {each['name'][:200]!r} leaves its folder")
+                with store.open(each["name"], "rb") as file:
+                    _copy_bounded(file, place / last / inner if inner else place / last, need.sha256, each.get("size"))
         except (ClusterError, ConfigError, NoRoom):
             raise
         except Exception as error:  # fsspec's backends raise errors of their own
             raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
+        make_read_only(place)
 
-    key = _key("store", need.url, need.sha256, owner, *listed)
-    return cache.get(key, fetch_told, data_key(need, owner)) / last
+    key = cache_key("store", need.url, need.sha256, owner, *listed)
+    return cache.get(key, fetch, data_key(need, owner)) / last
 
 
 def _run_command(name: str, command: str, place: Path, env: dict[str, str]) -> None:

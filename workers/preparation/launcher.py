@@ -40,7 +40,7 @@ from workers.preparation.environments import (
     run_setup,
     works_here,
 )
-from workers.preparation.folder_cache import CacheBounds, FolderCache
+from workers.preparation.folder_cache import CacheBounds, FolderCache, cache_key
 from workers.preparation.inputs import (
     INPUT_BOUNDS,
     CannotFetch,
@@ -321,8 +321,9 @@ def bring_image(cache: FolderCache, runtime: str, program: str, image: str, env:
         return image
     if runtime == "apptainer":
         named = image if "://" in image else f"{_SCHEME}{image}"
-        key = hashlib.sha256(named.encode()).hexdigest()
-        folder = cache.get(key, lambda place: _pull([program, "pull", str(place / "image.sif"), named], image, env))
+        folder = cache.get(
+            cache_key(named), lambda place: _pull([program, "pull", str(place / "image.sif"), named], image, env)
+        )
         return str(folder / "image.sif")
     plain = image.removeprefix(_SCHEME)
     known = subprocess.run([program, "image", "inspect", plain], env=env, capture_output=True, check=False)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from walras.errors import JobSpecError, UserError
+from walras.errors import JobSpecError
 from walras.job_needs import ScriptLaunch
 from walras.profiling.profiles import (
     AttributeStalls,
@@ -51,50 +51,43 @@ _TRIES = 3
 _LOG_TAIL_BYTES = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptStart:
-    """The arguments of one start of a script."""
+def _start_command(script: ScriptLaunch, ranks: int, machines: int, checkpoints: Path) -> StartCommand:
+    """Returns the start command that an agent would receive, with job number 0 and without a lease.
 
-    ranks: int
-    checkpoints: Path
-    #: Number of machines in the ranks' environment: 1, or one for each rank.
-    machines: int = 1
-
-    def command(self, script: ScriptLaunch) -> StartCommand:
-        """Returns the start command that an agent would receive, with job number 0 and without a lease."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        return StartCommand(
-            command_id=0,
-            job_id=0,
-            attempt=1,
-            **script.command_fields(),
-            devices=list(range(self.ranks)),
-            accelerator="",
-            node_rank=0,
-            num_nodes=self.machines,
-            world_size=self.ranks,
-            first_rank=0,
-            master_address="127.0.0.1",
-            master_port=0,
-            checkpoint_dir=str(self.checkpoints),
-            resume=None,
-            steps=None,
-            lease_s=0.0,
-            grace_s=0.0,
-            job_token="",
-        )
+    `machines`: their number in the ranks' environment: 1, or one for each rank.
+    """
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    return StartCommand(
+        command_id=0,
+        job_id=0,
+        attempt=1,
+        **script.command_fields(),
+        devices=list(range(ranks)),
+        accelerator="",
+        node_rank=0,
+        num_nodes=machines,
+        world_size=ranks,
+        first_rank=0,
+        master_address="127.0.0.1",
+        master_port=0,
+        checkpoint_dir=str(checkpoints),
+        resume=None,
+        steps=None,
+        lease_s=0.0,
+        grace_s=0.0,
+        job_token="",
+    )
 
 
 @dataclass
-class LocalRanks:
-    """One process group. `error` is the class raised for a rank that cannot be started."""
+class _LocalRanks:
+    """One process group."""
 
-    error: type[UserError]
     cookie: str = field(default_factory=lambda: secrets.token_hex(16))
     all: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, script: ScriptLaunch, env: Mapping[str, str], log: Path) -> None:
-        """Starts one more rank; its output goes to the log."""
+        """Starts one more rank; its output goes to the log. Raises ScriptFailed."""
         with log.open("wb") as output:
             try:
                 started = subprocess.Popen(
@@ -108,7 +101,7 @@ class LocalRanks:
                     preexec_fn=processes.die_with_parent,
                 )
             except OSError as error:
-                raise self.error(
+                raise ScriptFailed(
                     f"cannot start {script.argv[0]!r} in {script.workdir}: {error.strerror}",
                     field="run",
                     fix="check the path",
@@ -128,12 +121,7 @@ class LocalRanks:
         processes.kill_carriers(self.cookie, 5.0)
 
 
-def describe_exit(code: int) -> str:
-    """Returns a return code of `subprocess` in words: an exit code or a signal."""
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
-def log_tail(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     """Returns the last part of a rank's output."""
     with log.open("rb") as file:
         file.seek(max(0, os.path.getsize(log) - _LOG_TAIL_BYTES))
@@ -223,7 +211,7 @@ class ProfiledJob(ScriptLaunch):
         """
         folder.mkdir(parents=True)
         sampled_files, cached_files = evict_from_page_cache(run.evict)
-        ranks = LocalRanks(ScriptFailed)
+        ranks = _LocalRanks()
         env = self._environment(run, extent, folder, ranks.cookie)
         held = processes.hold_port()
         try:
@@ -246,8 +234,8 @@ class ProfiledJob(ScriptLaunch):
         (site / "sitecustomize.py").write_text(_SITE)
         visible = ",".join(self.devices[: run.ranks])
         settings = RankSettings(client, "", cookie, visible, None, max(1, self.cpus // run.ranks))
-        started = ScriptStart(run.ranks, folder / "checkpoints", run.ranks if run.apart else 1)
-        env = rank_environment(self.environ, started.command(self), settings)
+        command = _start_command(self, run.ranks, run.ranks if run.apart else 1, folder / "checkpoints")
+        env = rank_environment(self.environ, command, settings)
         wanted = {
             "folder": str(folder),
             "data": probe.REAL if run.real_data else probe.MADE_UP,
@@ -291,11 +279,10 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: Profil
 def _raise_for_rank(folder: Path, rank: int, code: int | None, extent: ProfilingExtent) -> None:
     """Raises the error for a rank without a result. `code` is None if time ran out."""
     done = _updates(folder, rank)
-    log = log_tail(folder / f"rank-{rank}.log")
+    log = _log_tail(folder / f"rank-{rank}.log")
     if code:
-        raise ScriptFailed(
-            f"rank {rank} failed in update {done + 1} ({describe_exit(code)}):\n{log}", fix="correct the script"
-        )
+        ending = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+        raise ScriptFailed(f"rank {rank} failed in update {done + 1} ({ending}):\n{log}", fix="correct the script")
     how = "ended" if code == 0 else f"had run for {extent.timeout_s:g} s"
     if done == 0:
         raise NeverStepped(
@@ -308,7 +295,7 @@ def _raise_for_rank(folder: Path, rank: int, code: int | None, extent: Profiling
     )
 
 
-def _let_end(ranks: LocalRanks) -> None:
+def _let_end(ranks: _LocalRanks) -> None:
     until = time.monotonic() + GRACE_S
     while ranks.are_running and time.monotonic() < until:
         time.sleep(_POLL_S)

@@ -29,7 +29,7 @@ from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 from workers.agent.server_client import CREDENTIAL_FILE, Enrolment, ServerClient, ServerRefusal
-from workers.devices import Accelerators, Host
+from workers.devices import Accelerators, AttemptKey, Host
 
 _OURS = ClusterIdentity(cluster_id="a" * 32, incarnation="1" * 16)
 _RESTORED = ClusterIdentity(cluster_id="a" * 32, incarnation="2" * 16)
@@ -60,20 +60,17 @@ def _known(state: Path) -> dict[str, Any]:
     """Let the agent have run attempt 1 of jobs 4 and 5: the first has saved and ended, and the server has it all."""
     store = AgentStore(state)
     outbox = ReportOutbox(store)
-    about: dict[str, Any] = {"job_id": 4, "attempt": 1, "incarnation": _OURS.incarnation}
+    saved, other = AttemptKey(4, 1, _OURS.incarnation), AttemptKey(5, 1, _OURS.incarnation)
     manifest = Manifest(step=9.0, path="/c/4/step-9", digest="0" * 64)
-    for job_id in (4, 5):
-        started = StartedReport(report_id=outbox.next_id(), **{**about, "job_id": job_id})
-        outbox.move(job_id, 1, AttemptPhase.RUNNING, started, incarnation=_OURS.incarnation)
-    committed = CommittedReport(report_id=outbox.next_id(), manifest=manifest, **about)
-    outbox.advance_journal(4, 1, 10, [committed], _OURS.incarnation)
-    ended = EndedReport(report_id=outbox.next_id(), cause="exited", exit_code=0, **about)
-    outbox.move(4, 1, AttemptPhase.OVER, ended, incarnation=_OURS.incarnation)
+    for key in (saved, other):
+        outbox.move(key, AttemptPhase.RUNNING, StartedReport(**outbox.stamp(key)))
+    outbox.advance_journal(saved, 10, [CommittedReport(**outbox.stamp(saved), manifest=manifest)])
+    outbox.move(saved, AttemptPhase.OVER, EndedReport(**outbox.stamp(saved), cause="exited", exit_code=0))
     store.flush()
     store.acknowledge(10_000)
     store.flush()
     store.close()
-    return about
+    return saved._asdict()
 
 
 async def test_an_agent_names_itself_and_its_cluster_with_every_call(tmp_path: Path) -> None:
@@ -263,7 +260,7 @@ async def test_what_waited_to_be_sent_is_told_again_once_and_in_order(tmp_path: 
     about = _known(tmp_path)
     store = AgentStore(tmp_path)
     unsent = EndedReport(report_id=store.next_report_id(), cause="exited", exit_code=0, **about)
-    store.move_attempt(4, 1, AttemptPhase.OVER, [unsent], _OURS.incarnation)
+    store.move_attempt(AttemptKey(4, 1, _OURS.incarnation), AttemptPhase.OVER, [unsent])
     assert store.tell_again(()) == 3
     assert [(report.type, report.job_id) for report in store.reports(10)] == [  # type: ignore[union-attr]
         ("committed", 4), ("ended", 4), ("started", 5),
@@ -280,7 +277,7 @@ def test_only_the_newest_attempts_are_told_again(tmp_path: Path, monkeypatch: py
     store = AgentStore(tmp_path)
     for job_id in range(1, 8):
         ended = EndedReport(report_id=store.next_report_id(), job_id=job_id, attempt=1, cause="exited", exit_code=0)
-        store.move_attempt(job_id, 1, AttemptPhase.OVER, [ended])
+        store.move_attempt(AttemptKey(job_id, 1), AttemptPhase.OVER, [ended])
     store.flush()
     store.acknowledge(7)
     store.tell_again(())
@@ -291,11 +288,11 @@ def test_only_the_newest_attempts_are_told_again(tmp_path: Path, monkeypatch: py
 def test_a_number_of_another_incarnation_is_another_attempt(tmp_path: Path) -> None:
     """One that is over says nothing about the other."""
     store = AgentStore(tmp_path)
-    store.move_attempt(4, 1, AttemptPhase.OVER, [], "1" * 16)
-    assert store.attempt(4, 1, "2" * 16) is None
-    store.move_attempt(4, 1, AttemptPhase.STARTING, [], "2" * 16)
+    store.move_attempt(AttemptKey(4, 1, "1" * 16), AttemptPhase.OVER)
+    assert store.attempt(AttemptKey(4, 1, "2" * 16)) is None
+    store.move_attempt(AttemptKey(4, 1, "2" * 16), AttemptPhase.STARTING)
     store.flush()
-    assert store.open_attempts() == [KnownAttempt(4, 1, AttemptPhase.STARTING, 0, "2" * 16)]
+    assert store.open_attempts() == [KnownAttempt(AttemptKey(4, 1, "2" * 16), AttemptPhase.STARTING, 0)]
     store.close()
 
 
@@ -310,7 +307,7 @@ def test_a_state_folder_of_the_first_release_is_taken_over(tmp_path: Path) -> No
     names = set()
     for _ in range(2):
         store = AgentStore(tmp_path)
-        assert store.open_attempts() == [KnownAttempt(4, 2, AttemptPhase.RUNNING, 77)]
+        assert store.open_attempts() == [KnownAttempt(AttemptKey(4, 2), AttemptPhase.RUNNING, 77)]
         assert store.highest_job_id == 4
         names.add(store.agent)
         store.close()

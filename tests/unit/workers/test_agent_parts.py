@@ -20,7 +20,6 @@ from workers.agent.machine_notices import read_notice
 from workers.agent.report_store import AgentStore
 from workers.agent.startup import (
     AgentOptions,
-    StatedAccelerators,
     machine_parts,
     make_part_folders,
     own_accelerators,
@@ -29,6 +28,7 @@ from workers.agent.startup import (
 from workers.devices import (
     CPU,
     Accelerators,
+    AttemptKey,
     DeviceHold,
     DeviceHolds,
     Host,
@@ -71,31 +71,35 @@ def test_unlike_gpus_are_found_by_type_with_their_own_devices(monkeypatch: pytes
     assert [part.node_id for part in parts] == ["gpu-1.h100-80gb-1g.10gb", "gpu-1.h100-80gb-3g.40gb", "gpu-1.h100-80gb"]
 
 
+def _stated(accelerator: str | None = None, accelerators: int | None = None, **more: Any) -> AgentOptions:
+    return AgentOptions((), Path("state"), "gpu-1", "", None, accelerator, accelerators, **more)
+
+
 FOUND = (Accelerators("a100-40gb", 2, ("G0", "G2"), (0, 2)), Accelerators("t4", 1, ("G1",), (1,)))
 
 
 def test_types_that_are_stated_are_those_of_the_machine() -> None:
-    stated = StatedAccelerators(types=(TypeCount("t4", 1), TypeCount("a100-40gb", 1)))
+    stated = _stated(types=(TypeCount("t4", 1), TypeCount("a100-40gb", 1)))
     t4, a100 = own_accelerators(stated, FOUND)
     assert (t4.cuda_names, a100.cuda_names) == (("G1",), ("G0",))
-    assert own_accelerators(StatedAccelerators(), FOUND) == FOUND
-    assert own_accelerators(StatedAccelerators("t4"), FOUND) == (FOUND[1],)
-    emulated = StatedAccelerators(types=MIXED, is_emulated=True)
+    assert own_accelerators(_stated(), FOUND) == FOUND
+    assert own_accelerators(_stated("t4"), FOUND) == (FOUND[1],)
+    emulated = _stated(types=MIXED, emulated=True)
     assert own_accelerators(emulated, ()) == (Accelerators("a100-40gb", 2), Accelerators("t4", 1))
 
 
 @pytest.mark.parametrize(
     ("stated", "told"),
     [
-        (StatedAccelerators(types=(TypeCount("v100", 1), TypeCount("t4", 1))), "no v100 is found.*a100-40gb:2, t4:1"),
-        (StatedAccelerators(types=(TypeCount("t4", 2),)), "2 t4 asked for, 1 found"),
-        (StatedAccelerators("t4", types=MIXED), "names the types already"),
-        (StatedAccelerators(accelerators=2), "of which type"),
-        (StatedAccelerators("v100"), "no v100 is found"),
-        (StatedAccelerators("t4", 2), "2 accelerators asked for, 1 found"),
+        (_stated(types=(TypeCount("v100", 1), TypeCount("t4", 1))), "no v100 is found.*a100-40gb:2, t4:1"),
+        (_stated(types=(TypeCount("t4", 2),)), "2 t4 asked for, 1 found"),
+        (_stated("t4", types=MIXED), "names the types already"),
+        (_stated(accelerators=2), "of which type"),
+        (_stated("v100"), "no v100 is found"),
+        (_stated("t4", 2), "2 accelerators asked for, 1 found"),
     ],
 )
-def test_what_the_machine_does_not_have_is_refused(stated: StatedAccelerators, told: str) -> None:
+def test_what_the_machine_does_not_have_is_refused(stated: AgentOptions, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         own_accelerators(stated, FOUND)
 
@@ -129,7 +133,7 @@ def test_parts_share_what_is_fetched_and_the_notice_and_remember_apart(tmp_path:
         make_part_folders(parts, tmp_path)
     first, second = (FolderCache(part.state / PREPARED_FOLDER / "inputs", CacheBounds(5, 10**6)) for part in parts)
     first.get("k", lambda place: place.joinpath("file").touch())
-    assert second.has("k")
+    second.get("k", lambda place: pytest.fail("it is made again"))
     machine = AgentMachine(parts[0].state, parts[0].accelerators, parts[0].host, True, {}, {}, whole=tmp_path)
     assert machine.notices == tmp_path
     stores = [AgentStore(tmp_path), *(AgentStore(part.state) for part in parts)]
@@ -163,32 +167,32 @@ def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
 def test_devices_are_held_by_one_attempt() -> None:
     """Or by two where the server said so, never three; a prepared hold keeps its port until the start, and expires."""
     holds = DeviceHolds(2)
-    holds.start((1, 1), [0])
-    assert "job 1, attempt 1" in holds.conflict((2, 1), [0, 1])
-    assert holds.conflict((2, 1), [1]) == ""
-    assert holds.conflict((2, 1), [2])
-    assert holds.conflict((2, 1), [1, 1])
-    holds.release((1, 1))
-    assert holds.conflict((2, 1), [0, 1]) == ""
+    holds.start(AttemptKey(1, 1), [0])
+    assert "job 1, attempt 1" in holds.conflict(AttemptKey(2, 1), [0, 1])
+    assert holds.conflict(AttemptKey(2, 1), [1]) == ""
+    assert holds.conflict(AttemptKey(2, 1), [2])
+    assert holds.conflict(AttemptKey(2, 1), [1, 1])
+    holds.release(AttemptKey(1, 1))
+    assert holds.conflict(AttemptKey(2, 1), [0, 1]) == ""
     holds = DeviceHolds(1)
-    holds.take((1, 1), DeviceHold([0], hold_port(), expires_at=100.0))
-    port = holds.port_of((1, 1))
+    holds.take(AttemptKey(1, 1), DeviceHold([0], hold_port(), expires_at=100.0))
+    port = holds.port_of(AttemptKey(1, 1))
     assert port > 0
     assert holds.expired(99.0) == []
-    assert holds.expired(100.0) == [(1, 1)]
-    holds.start((1, 1), [0])
-    assert holds.port_of((1, 1)) == 0
+    assert holds.expired(100.0) == [AttemptKey(1, 1)]
+    holds.start(AttemptKey(1, 1), [0])
+    assert holds.port_of(AttemptKey(1, 1)) == 0
     assert holds.expired(1e9) == []
     holds = DeviceHolds(2)
-    holds.take((1, 1, ""), DeviceHold([0]))
-    assert holds.conflict((2, 1, ""), [0]) == "devices [0] are held by job 1, attempt 1"
-    assert holds.conflict((2, 1, ""), [0], beside=3) == "devices [0] are held by job 1, attempt 1"
-    assert holds.conflict((2, 1, ""), [0, 1], beside=1) == "devices [0] are held by job 1, attempt 1"
-    assert holds.conflict((2, 1, ""), [0], beside=1) == ""
-    holds.take((2, 1, ""), DeviceHold([0]))
-    assert holds.conflict((3, 1, ""), [0], beside=1) == "devices [0] are held by job 1, attempt 1"
-    holds.release((1, 1, ""))
-    assert holds.conflict((3, 1, ""), [0], beside=2) == ""
+    holds.take(AttemptKey(1, 1), DeviceHold([0]))
+    assert holds.conflict(AttemptKey(2, 1), [0]) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict(AttemptKey(2, 1), [0], beside=3) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict(AttemptKey(2, 1), [0, 1], beside=1) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict(AttemptKey(2, 1), [0], beside=1) == ""
+    holds.take(AttemptKey(2, 1), DeviceHold([0]))
+    assert holds.conflict(AttemptKey(3, 1), [0], beside=1) == "devices [0] are held by job 1, attempt 1"
+    holds.release(AttemptKey(1, 1))
+    assert holds.conflict(AttemptKey(3, 1), [0], beside=2) == ""
 
 
 def test_a_notice_counts_from_when_it_was_written(tmp_path: Path) -> None:
@@ -210,11 +214,11 @@ def test_the_address_is_the_one_that_reaches_the_server() -> None:
 
 def test_accelerators_that_are_not_there_are_refused() -> None:
     """A declared type without a GPU on the machine ran on the CPU under its name; emulated it may be anything."""
-    stated, nothing = StatedAccelerators("a100", 2), [Accelerators(CPU, 1)]
+    stated, nothing = _stated("a100", 2), [Accelerators(CPU, 1)]
     with pytest.raises(ConfigError, match="no a100 is found") as refused:
         own_accelerators(stated, nothing)
     assert "--emulated" in str(refused.value.fix)
-    assert own_accelerators(replace(stated, is_emulated=True), []) == (Accelerators("a100", 2),)
+    assert own_accelerators(replace(stated, emulated=True), []) == (Accelerators("a100", 2),)
     assert own_accelerators(replace(stated, accelerator=CPU), nothing) == (Accelerators(CPU, 2),)
     found = [Accelerators("a100-40gb", 2, ("G1", "G2"))]
     assert own_accelerators(stated, found) == (Accelerators("a100", 2, ("G1", "G2")),)

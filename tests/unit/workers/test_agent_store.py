@@ -7,6 +7,7 @@ import pytest
 
 from walras.wire import CommittedReport, EndedReport, Manifest, NoticeReport, ProgressReport, StartedReport
 from workers.agent.report_store import PRUNE_EVERY, ROWS_KEPT, AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
+from workers.devices import AttemptKey
 
 
 def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> None:
@@ -28,15 +29,15 @@ def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> No
 def test_a_phase_and_its_report_are_one(tmp_path: Path) -> None:
     """What is over is over after a restart, and its report is there."""
     store = AgentStore(tmp_path)
-    store.move_attempt(1, 1, AttemptPhase.STARTING, [])
-    store.move_attempt(1, 2, AttemptPhase.STARTING, [])
-    store.advance_journal(1, 2, 77, [])
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.STARTING)
+    store.move_attempt(AttemptKey(1, 2), AttemptPhase.STARTING)
+    store.advance_journal(AttemptKey(1, 2), 77, [])
     ended = EndedReport(report_id=store.next_report_id(), job_id=1, attempt=1, cause="exited", exit_code=0)
-    store.move_attempt(1, 1, AttemptPhase.OVER, [ended])
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.OVER, [ended])
     store.flush()
     store.close()
     again = AgentStore(tmp_path)
-    assert again.open_attempts() == [KnownAttempt(1, 2, AttemptPhase.STARTING, 77)]
+    assert again.open_attempts() == [KnownAttempt(AttemptKey(1, 2), AttemptPhase.STARTING, 77)]
     assert again.reports(10) == [ended]
     again.close()
 
@@ -66,7 +67,7 @@ async def test_only_the_newest_progress_is_sent_and_none_after_the_end(tmp_path:
     assert [report.type for report in outbox.batch()] == ["notice"]
     outbox.put_progress(ProgressReport(report_id=outbox.next_id(), job_id=1, attempt=1, steps=4))
     ended = EndedReport(report_id=outbox.next_id(), job_id=1, attempt=1, cause="exited")
-    outbox.move(1, 1, AttemptPhase.OVER, ended)
+    outbox.move(AttemptKey(1, 1), AttemptPhase.OVER, ended)
     assert [report.type for report in outbox.batch()] == ["notice", "ended"]
     outbox.acknowledge(ended.report_id)
     assert outbox.batch() == []
@@ -90,7 +91,7 @@ def test_rows_that_cannot_be_read_back_are_dropped(tmp_path: Path) -> None:
 def test_what_is_over_is_forgotten_in_the_end(tmp_path: Path) -> None:
     """A thousand attempts and notices are remembered, the newest; what still runs always is."""
     store = AgentStore(tmp_path)
-    store.move_attempt(1, 1, AttemptPhase.RUNNING, [])
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.RUNNING)
     store.flush()
     with store._db:
         store._db.execute("BEGIN")
@@ -98,30 +99,30 @@ def test_what_is_over_is_forgotten_in_the_end(tmp_path: Path) -> None:
             store._db.execute("INSERT INTO granted VALUES (NULL, '', ?, 1, 'over', 0, NULL, NULL)", (number,))
             store._db.execute("INSERT INTO notices VALUES (?)", (str(number),))
     for number in range(5000, 5000 + PRUNE_EVERY):
-        store.move_attempt(number, 1, AttemptPhase.OVER, [])
+        store.move_attempt(AttemptKey(number, 1), AttemptPhase.OVER)
     for table, kept in (("granted", ROWS_KEPT + 1), ("notices", ROWS_KEPT)):
         assert store._db.execute(f"SELECT count(*) FROM {table}").fetchone() == (kept,)
-    assert store.attempt(1, 1) == KnownAttempt(1, 1, AttemptPhase.RUNNING, 0)
-    assert store.attempt(2, 1) is None
-    assert store.attempt(5000, 1) is not None
+    assert store.attempt(AttemptKey(1, 1)) == KnownAttempt(AttemptKey(1, 1), AttemptPhase.RUNNING, 0)
+    assert store.attempt(AttemptKey(2, 1)) is None
+    assert store.attempt(AttemptKey(5000, 1)) is not None
     store.close()
 
 
 def test_what_a_full_disk_refuses_reads_as_if_it_were_written(tmp_path: Path) -> None:
     """In its order; it is written once there is room, unless it is acknowledged by then."""
     store = AgentStore(tmp_path)
-    store.move_attempt(1, 1, AttemptPhase.STARTING, [])
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.STARTING)
     store.next_report_id()
     store._db.execute("PRAGMA query_only = ON")  # every write is an OperationalError, as on a full disk
     first, second = (StartedReport(report_id=store.next_report_id(), job_id=1, attempt=1) for _ in range(2))
-    store.move_attempt(1, 1, AttemptPhase.RUNNING, [first])
-    store.advance_journal(1, 1, 77, [second])
-    store.move_attempt(2, 1, AttemptPhase.OVER, [])
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.RUNNING, [first])
+    store.advance_journal(AttemptKey(1, 1), 77, [second])
+    store.move_attempt(AttemptKey(2, 1), AttemptPhase.OVER)
     assert store.is_new_notice("n")
     assert not store.is_new_notice("n")
     assert store.problem
-    assert store.attempt(1, 1) == KnownAttempt(1, 1, AttemptPhase.RUNNING, 77)
-    assert store.attempt(2, 1) == KnownAttempt(2, 1, AttemptPhase.OVER, 0)
+    assert store.attempt(AttemptKey(1, 1)) == KnownAttempt(AttemptKey(1, 1), AttemptPhase.RUNNING, 77)
+    assert store.attempt(AttemptKey(2, 1)) == KnownAttempt(AttemptKey(2, 1), AttemptPhase.OVER, 0)
     assert store.reports(10) == [first, second]
     store.acknowledge(first.report_id)
     assert store.reports(10) == [second]
@@ -132,7 +133,7 @@ def test_what_a_full_disk_refuses_reads_as_if_it_were_written(tmp_path: Path) ->
     store.close()
     again = AgentStore(tmp_path)
     assert again.reports(10) == [second]
-    assert again.open_attempts() == [KnownAttempt(1, 1, AttemptPhase.RUNNING, 77)]
+    assert again.open_attempts() == [KnownAttempt(AttemptKey(1, 1), AttemptPhase.RUNNING, 77)]
     again.close()
 
 
@@ -142,7 +143,7 @@ def test_renumbered_reports_keep_their_order_and_wait_for_room(tmp_path: Path) -
     outbox = ReportOutbox(store)
     manifest = Manifest(step=9.0, path="/c/4/step-9", digest="0" * 64)
     saved = CommittedReport(report_id=outbox.next_id(), job_id=1, attempt=1, manifest=manifest)
-    outbox.advance_journal(1, 1, 7, [saved])
+    outbox.advance_journal(AttemptKey(1, 1), 7, [saved])
     store._db.execute("PRAGMA query_only = ON")
     outbox.put(StartedReport(report_id=outbox.next_id(), job_id=2, attempt=1))
     assert outbox.is_overtaken(5_000_000)
@@ -156,7 +157,7 @@ def test_renumbered_reports_keep_their_order_and_wait_for_room(tmp_path: Path) -
         ("started", True),
     ]
     assert outbox.acknowledge(5_000_000) == []
-    assert outbox.acknowledge(6_000_000) == [((1, 1, ""), "0" * 64)]
+    assert outbox.acknowledge(6_000_000) == [(AttemptKey(1, 1), "0" * 64)]
     assert store.reports(10) == []
     used = store.next_report_id()
     store.close()

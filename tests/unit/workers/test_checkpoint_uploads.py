@@ -34,6 +34,7 @@ from workers.agent.checkpoints import (
     localized,
 )
 from workers.agent.server_client import ServerClient
+from workers.devices import AttemptKey
 from workers.supervisor_protocol import AttemptPlan
 
 
@@ -277,7 +278,7 @@ async def test_links_that_ranks_left_are_not_followed(tmp_path: Path, store: One
 __all__ = ["memory_objects"]
 
 _CODES = {403: "forbidden", 404: "not_found"}
-PLACE, KEY = "s3://bucket/run/jobs/1", (1, 2, "i1")
+PLACE, KEY = "s3://bucket/run/jobs/1", AttemptKey(1, 2, "i1")
 
 
 class Desk:

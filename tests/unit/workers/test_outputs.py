@@ -16,6 +16,7 @@ from walras.errors import ConfigError
 from walras.job_needs import JobNeeds, OutputsCollected
 from workers.agent import outputs
 from workers.agent.outputs import FINISH_S, HURRIED_S, OutputCollector, copy_outputs
+from workers.devices import AttemptKey
 from workers.preparation.launcher import NEEDS_FILE, read_needs, write_needs
 
 
@@ -122,7 +123,7 @@ async def test_a_job_that_ends_while_its_results_are_copied_keeps_all_of_them(
     write_needs(tmp_path, JobNeeds(outputs=("out",)))
     plan = SimpleNamespace(workdir=str(work), uid=0, gid=0, node_rank=0)
     client = SimpleNamespace(transport=lambda: nullcontext(None), tell_outputs=tell)
-    collector = OutputCollector(client, (1, 1, ""), tmp_path, plan)  # type: ignore[arg-type]
+    collector = OutputCollector(client, AttemptKey(1, 1), tmp_path, plan)  # type: ignore[arg-type]
     collecting = asyncio.create_task(collector.run())
     collector.request()
     await until(lambda: calls[0] == 1, 30.0, "the first copy has begun")
@@ -149,7 +150,7 @@ class SlowCollection(OutputCollector):
     def __init__(self, folder: Path) -> None:
         write_needs(folder, JobNeeds(outputs=("out",)))
         plan: Any = a_start(folder, "").model_copy(update={"uid": 0, "gid": 0})
-        super().__init__(None, (1, 1, ""), folder, plan)  # type: ignore[arg-type]
+        super().__init__(None, AttemptKey(1, 1), folder, plan)  # type: ignore[arg-type]
         self.done = asyncio.Event()
 
     async def _collect_patiently(self) -> str:

@@ -12,6 +12,7 @@ from walras.errors import Forbidden, ServerUnreachable
 from walras.wire import Heartbeat
 from workers.agent import server_client
 from workers.agent.server_client import LogShipper, ServerClient
+from workers.devices import AttemptKey
 
 
 async def refusal_of(body: str, status: int = 409) -> Forbidden:
@@ -105,7 +106,7 @@ async def test_the_rest_of_a_log_waits_for_a_server_that_is_away_and_not_for_one
     try:
         async with aiohttp.ClientSession() as session:
             client = ServerClient(session, f"http://127.0.0.1:{unused_tcp_port}")
-            shipping = asyncio.create_task(LogShipper(client, (1, 1, ""), {0: tmp_path / "log"}).ship_rest())
+            shipping = asyncio.create_task(LogShipper(client, AttemptKey(1, 1), {0: tmp_path / "log"}).ship_rest())
             done, _ = await asyncio.wait({shipping}, timeout=0.5)
             assert not done
             await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
