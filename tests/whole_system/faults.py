@@ -131,6 +131,8 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             _prune(world, fault.amount)
         case "hang":
             await _hang(world, fault.amount)
+        case "refuse_gang":
+            await _refuse_gang(world, fault.amount)
         case "break_gang":
             await _break_gang(world, fault.target)
         case "rogue":
@@ -192,6 +194,22 @@ async def _break_gang(world: "World", name: str) -> None:
                 until = 0.0
     await asyncio.sleep(_GANG_WAITS_S)
     world.network.cut_off.discard(name)
+
+
+async def _refuse_gang(world: "World", later_s: float) -> None:
+    """A machine refuses its part of a gang, for its disk is full; later a backup of just before is restored."""
+    until, waits = world.loop.time() + later_s, list[str]()
+    while not waits and world.loop.time() < until:
+        await asyncio.sleep(0.02)
+        server = None if world.life is None or world.life.process.is_dead else world.life.server
+        attempts = [] if server is None else [job.attempt for job in server.loop.state.jobs.values()]
+        parts = [part for each in attempts if each is not None for part in each.parts.values() if len(each.parts) > 1]
+        waits = [part.node_id for part in parts if part.ordered and not (part.prepared or part.ended)]
+    if waits:
+        name = world.chance.choice(waits)
+        world.full_agents.add(name)
+        world.loop.call_later(later_s / 2, world.full_agents.discard, name)
+        await _restore(world, later_s)
 
 
 async def _restore(world: "World", later_s: float, *, elsewhere: bool = False) -> None:

@@ -44,18 +44,18 @@ def check_end(world: "World", *, with_replay: bool) -> None:
 
 
 def _owed_usd(world: "World", attempts: Iterable[AttemptRow]) -> tuple[float, float]:
-    """What attempts that ended cost: what they held of owned machines, and all that they held.
+    """What attempts that ended cost: what they held of owned machines, and of rented ones too.
 
-    On a rented machine a job that states no value pays less than the price, down to nothing: it rides.
+    On a rented machine a job that states no value pays less than the price, down to nothing: it rides. On a machine
+    that joined with a shape of its own, which has no price in the cluster file, it pays nothing.
     """
     least = most = 0.0
+    rented = world.cloud.bills if world.cloud is not None else {}
     for attempt in attempts:
-        if attempt.ended_at is not None:
-            usd = (attempt.ended_at - attempt.leased_at) * world.usd_per_h / 3600.0
-            held = json.loads(attempt.placement)
-            rented = world.cloud.bills if world.cloud is not None else {}
-            most += usd * attempt.accelerators
-            least += usd * sum(len(devices) for node_id, devices in held if node_id not in rented)
+        for node_id, devices in json.loads(attempt.placement) if attempt.ended_at is not None else ():
+            usd = len(devices) * (attempt.ended_at - attempt.leased_at) * world.usd_per_h / 3600.0
+            most += usd if node_id in rented or node_id in world.plan.machines else 0.0
+            least += usd if node_id in world.plan.machines else 0.0
     return least, most
 
 

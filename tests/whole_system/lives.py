@@ -7,16 +7,16 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import LeadershipLost, StoreUnavailable, WriteBatch
 from tests.whole_system.virtual_loop import ProcessKilled, SimProcess
-from walras.wire import AnyReport, CommittedReport, EndedReport
+from walras.wire import AnyReport, CommittedReport, EndedReport, RefusedReport
 from workers.agent.agent import Agent
-from workers.agent.report_store import AgentStore, AttemptPhase
+from workers.agent.report_store import TOLD_AGAIN, AgentStore, AttemptPhase
 from workers.devices import AttemptKey
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class SimAgentStore(AgentStore):
         super().__init__(*arguments)
         #: The newest checkpoint of each attempt, where this machine tells of more after the end.
         self._saved: dict[tuple[int, int], CommittedReport] = {}
+        #: Attempts that are over here, as this agent has told.
+        self._over = set[AttemptKey]()
 
     def _try(self, act: Callable[[], object]) -> bool:
         is_full = self.name in self.world.full_agents and self.world.chance.random() < REFUSED
@@ -99,6 +101,7 @@ class SimAgentStore(AgentStore):
     def move_attempt(self, key: AttemptKey, phase: AttemptPhase, reports: Sequence[AnyReport] = ()) -> None:
         super().move_attempt(key, phase, reports)
         for report in reports:
+            self._over |= {key} if phase is AttemptPhase.OVER else set()
             self.world.observer.reported(self.name, report, is_written=not self.problem)
             if isinstance(report, EndedReport) and (saved := self._saved.get((report.job_id, report.attempt))):
                 self.world.loop.call_later(0.0, self._tell_late, saved)
@@ -108,6 +111,14 @@ class SimAgentStore(AgentStore):
         if self.world.plan.tells_late:
             committed = (each for each in reports if isinstance(each, CommittedReport))
             self._saved |= {(each.job_id, each.attempt): each for each in committed}
+
+    def tell_again(self, bringing: Collection[AttemptKey]) -> int:
+        count = super().tell_again(bringing)
+        ends = (each for each in self.reports(TOLD_AGAIN) if isinstance(each, EndedReport | RefusedReport))
+        left = self._over - {AttemptKey.of(each) for each in ends}
+        if left:
+            self.world.observer.violate("told", f"{self.name} tells a restored server nothing of {sorted(left)}")
+        return count
 
     def _tell_late(self, saved: CommittedReport) -> None:
         """Of an attempt that has ended here, a checkpoint newer than all others."""

@@ -16,6 +16,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     parent        a job begins before the end of one that it waits for
     secret        a job begins without its secret
     actor         somebody's call is answered otherwise than the API promises (`actors.py`)
+    told          an agent does not tell a restored server of an end that it told before
     protocol      an agent of the release before is sent what it does not know
     gang          a job is running before ranks have begun on each of its machines
     holders       what is counted of a holder is not what it has

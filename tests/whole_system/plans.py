@@ -132,6 +132,9 @@ def _gather(chance: Random, plan: Plan) -> None:
             plan.jobs[number] = at, replace(script, work_s=max(script.work_s, 50.0)), spec
     kinds = {"break_gang": 2, "cut_off": 2, "kill_agent": 2, "kill_rank": 3, "weather": 1}
     plan.faults += [_fault(chance, plan, kinds) for _ in range(chance.choice((2, 5)))]
+    if chance.random() < 0.5:
+        plan.faults = [fault for fault in plan.faults if fault.kind != "restore"]
+        plan.faults.append(Fault(chance.uniform(3.0, 20.0), "refuse_gang", "", 20.0))
 
 
 def _meet(chance: Random, plan: Plan) -> None:
@@ -140,6 +143,9 @@ def _meet(chance: Random, plan: Plan) -> None:
 
     if chance.random() < 0.2:
         plan.actors = draw_actors(chance)
+    if "rogue" in {*plan.actors, *(fault.kind for fault in plan.faults)}:
+        for _, _, spec in plan.jobs[::3]:  # such jobs may run there
+            spec["resources"] = {"accelerators": "any:1"} if "num_nodes" not in spec else spec["resources"]
     if chance.random() < 0.1:
         plan.older = frozenset(chance.sample(list(plan.machines), chance.choice((1, 2))))
         for _, _, spec in plan.jobs[::4]:  # what the agents of that release cannot bring

@@ -209,7 +209,8 @@ class AgentStore:
         replaced = {report_id for write in self._unwritten.writes for report_id in write.replaced}
         stored = self._waiting(self._unwritten.acknowledged, limit + len(replaced))
         found = [report for report in stored if report.report_id not in replaced]
-        found += [report for write in self._unwritten.writes for report in write.reports]
+        unwritten = (report for write in self._unwritten.writes for report in write.reports)
+        found += [report for report in unwritten if report.report_id > self._unwritten.acknowledged]
         return sorted(found, key=lambda report: report.report_id)[:limit]
 
     def _waiting(self, beyond: int = 0, limit: int = -1) -> list[AnyReport]:
@@ -220,10 +221,10 @@ class AgentStore:
         return [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
 
     def acknowledge(self, report_id: int) -> None:
-        """Records that the server has every report up to this one."""
+        """Records that the server has every report up to this one; what a restored one may lack is written still."""
         self._unwritten.acknowledged = max(self._unwritten.acknowledged, report_id)
         for write in self._unwritten.writes:
-            write.reports = [report for report in write.reports if report.report_id > report_id]
+            write.reports = [each for each in write.reports if each.report_id > report_id or isinstance(each, _TOLD)]
 
     def add_reports(self, reports: list[AnyReport]) -> None:
         """Makes reports durable that nothing else could recover."""
@@ -281,7 +282,12 @@ class AgentStore:
                 key = AttemptKey(job_id, attempt, incarnation)
                 told.append(StartedReport(report_id=1, **key._asdict(), brings=key in bringing))
             told += [_REPORT.validate_json(body) for body in kept if body is not None]
-        self._write(_Write([_numbered(report, self.next_report_id()) for report in told], replaced))
+        told = [_numbered(report, self.next_report_id()) for report in told]
+        for write in self._unwritten.writes:  # the disk is full: these are newer than all that is written
+            write.reports = [
+                _numbered(each, self.next_report_id()) if isinstance(each, _TOLD) else each for each in write.reports
+            ]
+        self._write(_Write(told, replaced))
         return len(told)
 
     def is_new_notice(self, digest: str) -> bool:

@@ -90,7 +90,7 @@ def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt
     `digest`: of the lost one, or empty. Where the attempt began with no such checkpoint, nothing is lost.
     """
     lost = job.checkpoint
-    if lost is None or lost.attempt >= attempt.row.attempt or digest not in ("", lost.digest):
+    if lost is None or lost.recorded_at > attempt.row.leased_at or digest not in ("", lost.digest):
         return
     log.error("job %d: its checkpoint at step %g is lost: %s", job.row.job_id, lost.step, why)
     transaction.batch.put(replace(lost, lost=True))

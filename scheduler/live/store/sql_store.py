@@ -41,6 +41,7 @@ from scheduler.live.store.store_interface import (
 )
 from scheduler.live.store.table_declaration import TABLES, Table
 from scheduler.live.store.table_rows import (
+    LATEST_FIRST,
     AnswerRow,
     AttemptRow,
     AuditRow,
@@ -437,7 +438,7 @@ class Store(ABC):
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
         """Returns the newest checkpoint that was recorded of a job; None if there is none."""
-        newest = "job_id = ? AND lost = 0 ORDER BY attempt DESC, step DESC LIMIT 1"
+        newest = f"job_id = ? AND lost = 0 ORDER BY {LATEST_FIRST} LIMIT 1"
         return self._first(self._select(CheckpointRow, newest, job_id))
 
     def checkpoint_content(self, ended_since_at: float) -> list[str]:
@@ -446,7 +447,7 @@ class Store(ABC):
         That is of the newest two checkpoints of a job that is not over, and of the newest one of a job that ended at
         this instant or later.
         """
-        newest = "row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, step DESC) AS newest"
+        newest = f"row_number() OVER (PARTITION BY job_id ORDER BY {LATEST_FIRST}) AS newest"
         known = f"SELECT content, ended_at, {newest} FROM checkpoints JOIN jobs USING (job_id) WHERE lost = 0"
         kept = "CASE WHEN ended_at IS NULL THEN newest <= 2 ELSE newest = 1 AND ended_at >= ? END"
         sql = f"SELECT content FROM ({known}) AS known WHERE content != '' AND {kept}"
@@ -457,7 +458,7 @@ class Store(ABC):
         """Returns content and store (`CheckpointRow`) of what newer checkpoints superseded, in the jobs that recorded
         one in the last `within_s` before the newest of all.
         """
-        newest = "row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, step DESC) AS newest"
+        newest = f"row_number() OVER (PARTITION BY job_id ORDER BY {LATEST_FIRST}) AS newest"
         late = "SELECT job_id FROM checkpoints WHERE recorded_at >= (SELECT max(recorded_at) FROM checkpoints) - ?"
         known = f"SELECT content, store, {newest} FROM checkpoints WHERE job_id IN ({late})"
         sql = f"SELECT content, store FROM ({known}) AS known WHERE content != '' AND newest > 2"

@@ -27,8 +27,10 @@ _OF_LIVE_ATTEMPTS = "(job_id, attempt) IN (SELECT job_id, attempt FROM attempts 
 _THERE_OR_RELEASED_LATELY = (
     f"state NOT IN ('released') OR rent_token IN (SELECT token FROM rents ORDER BY asked_at DESC LIMIT {_RECENT_RENTS})"
 )
+#: Newest checkpoint of a job first. Numbers of attempts do not say it: after a restore lower ones are given out again.
+LATEST_FIRST = "recorded_at DESC, attempt DESC, step DESC"
 #: Of each active job, the checkpoints that are not lost, oldest first.
-_RESUMABLE = f"lost = 0 AND job_id IN ({_ACTIVE_JOBS}) ORDER BY job_id, attempt, step"
+_RESUMABLE = f"lost = 0 AND job_id IN ({_ACTIVE_JOBS}) ORDER BY job_id, {LATEST_FIRST.replace(' DESC', '')}"
 #: The newest last. Machines of a request that failed or ended may still come, and are then paid for.
 _ASKED_OR_NEWEST = (
     "state = 'asked' OR token IN"

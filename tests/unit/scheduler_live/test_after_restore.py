@@ -14,9 +14,9 @@ from scheduler.live.loop.recurring_steps import keep_core_state
 from scheduler.live.store.data_folder import LogPlace, LogStore
 from scheduler.live.store.event_journal import replay_journal
 from tests.support.live_world import FIFO, FakeAgent, World, world
-from walras.contract import PROTOCOL
+from walras.contract import EXIT_CHECKPOINT_LOST, PROTOCOL
 from walras.errors import NameHeld, OtherIncarnation
-from walras.job_request import Kind, kind_within
+from walras.job_request import JobId, Kind, kind_within
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.states import Reason
@@ -157,6 +157,50 @@ async def test_the_end_of_an_earlier_attempt_that_is_told_again_says_nothing(tmp
         await _meet(agent, again, _ended(first) | {"unfinished": True})
         await agent.beat()
         assert (again.state(job_id), len(agent.here)) == ("RUNNING", 1)
+
+
+async def _resumed(tmp_path: Path) -> tuple[FakeAgent, JobId]:
+    """A restored database, and a job whose attempt 9 after the backup saved step 11, and attempt 1 before it step 5."""
+    async with world(tmp_path) as w:
+        agent, job_id = await w.running(named=True)
+        first = agent.committed(job_id, 1, 5.0)
+        await agent.beat(first)
+        backup = _backup(tmp_path)
+        later = agent.committed(job_id, 1, 11.0) | {"attempt": 9, "incarnation": w.live_state.identity.incarnation}
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        agent.here.clear()
+        await _meet(agent, again, later)
+        again.clock.at += 5.0
+        await again.advance(1.0)
+        (start,) = await agent.start_all()
+        assert (start.attempt, start.resume.step) == (2, 11.0)  # type: ignore[union-attr]
+        await agent.beat()
+    return agent, job_id
+
+
+async def test_a_checkpoint_of_this_life_is_newer_than_one_of_an_attempt_with_a_higher_number(tmp_path: Path) -> None:
+    """Numbers of attempts go on from the backup, so the next start of the server must not go back to the other."""
+    agent, job_id = await _resumed(tmp_path)
+    async with world(tmp_path) as w:
+        agent.world = w
+        await agent.beat(agent.committed(job_id, 2, 46.0))
+        assert w.server.store.checkpoint(job_id).step == 46.0  # type: ignore[union-attr]
+    async with world(tmp_path) as again:
+        job = again.live_state.jobs[job_id]
+        assert (job.checkpoint.step, job.earlier_checkpoint.step) == (46.0, 11.0)
+
+
+async def test_a_torn_checkpoint_of_an_attempt_with_a_higher_number_is_given_up(tmp_path: Path) -> None:
+    """The attempt of this life began with it, so the one before takes its place."""
+    agent, job_id = await _resumed(tmp_path)
+    async with world(tmp_path) as w:
+        agent.world = w
+        await agent.end(job_id, 2, exit_code=EXIT_CHECKPOINT_LOST)
+        w.clock.at += 5.0
+        await w.advance(1.0)
+        (start,) = await agent.start_all()
+        assert (start.attempt, start.resume.step) == (3, 5.0)  # type: ignore[union-attr]
 
 
 async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_path: Path) -> None:

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from walras.wire import CommittedReport, EndedReport, Manifest, NoticeReport, ProgressReport, StartedReport
+from walras.wire import (
+    CommittedReport,
+    EndedReport,
+    Manifest,
+    NoticeReport,
+    ProgressReport,
+    RefusedReport,
+    StartedReport,
+)
 from workers.agent.report_store import PRUNE_EVERY, ROWS_KEPT, AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 from workers.devices import AttemptKey
 
@@ -135,6 +143,36 @@ def test_what_a_full_disk_refuses_reads_as_if_it_were_written(tmp_path: Path) ->
     assert again.reports(10) == [second]
     assert again.open_attempts() == [KnownAttempt(AttemptKey(1, 1), AttemptPhase.RUNNING, 77)]
     again.close()
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_what_was_acknowledged_on_a_full_disk_is_told_to_a_restored_server(tmp_path: Path, has_room: bool) -> None:
+    """In its order, whether there is room by then or not: a checkpoint, the end after it, and what was refused."""
+    store = AgentStore(tmp_path)
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.RUNNING)
+    store.next_report_id()
+    store.flush()
+    store._db.execute("PRAGMA query_only = ON")
+    manifest = Manifest(step=9.0, path="/c/1/step-9", digest="0" * 64)
+    saved = CommittedReport(report_id=store.next_report_id(), job_id=1, attempt=1, manifest=manifest)
+    store.advance_journal(AttemptKey(1, 1), 7, [saved])
+    store.acknowledge(saved.report_id)
+    ended = EndedReport(report_id=store.next_report_id(), job_id=1, attempt=1, cause="exited", exit_code=0)
+    store.move_attempt(AttemptKey(1, 1), AttemptPhase.OVER, [ended])
+    refused = RefusedReport(report_id=store.next_report_id(), job_id=2, attempt=1, detail="disk full")
+    store.move_attempt(AttemptKey(2, 1), AttemptPhase.OVER, [refused])
+    store.acknowledge(refused.report_id)
+    assert store.reports(10) == []
+    if has_room:
+        store._db.execute("PRAGMA query_only = OFF")
+    store.flush()
+    store.tell_again(())
+    told = [(each.report_id > refused.report_id, each.type) for each in store.reports(10)]
+    assert [each for each in told if each[1] != "started"] == [(True, "committed"), (True, "ended"), (True, "refused")]
+    store._db.execute("PRAGMA query_only = OFF")
+    assert store.flush()
+    assert len(store.reports(10)) == len(told)
+    store.close()
 
 
 def test_renumbered_reports_keep_their_order_and_wait_for_room(tmp_path: Path) -> None:
