@@ -84,6 +84,16 @@ def parent_of(pid: int) -> int:
     return 0 if stat is None else stat.parent
 
 
+def image_of(pid: int) -> tuple[int, int]:
+    """Returns where the code and the stack of a process begin; zeros if that may not be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[23]), int(fields[25])
+    except (OSError, IndexError):
+        return 0, 0
+
+
 def become_subreaper() -> None:
     """Makes orphaned descendants of this process its children from now on, so that it can wait for all of them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

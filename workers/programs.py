@@ -17,6 +17,10 @@ loader and compile workers get no signal. More rules:
   ends with its input.
 * What the signal would only kill waits for programs that save: a server or a mount in the background, of which they may
   be in need. It gets the signal once none of them is left and nothing new has started for a while.
+* So does what handles it, if a shell runs it in the background beside another program, in the foreground, that saves:
+  it ignores SIGINT or SIGQUIT, and is older than that. Late, it gets the signal.
+* What a program leaves that handles the signal is a program as well. If that one may have passed the signal on, by its
+  text, it waits half of the remaining time; if it handles the signal no longer, it has had it.
 * Where nothing else is found, the first process itself is the program.
 
 `find_programs` is a function of what `read_processes` saw in /proc. Standard library only.
@@ -29,13 +33,15 @@ script without traps. Standard library only.
 """
 
 import contextlib
+import math
 import os
 import re
 import signal
 import stat
 import threading
 from bisect import bisect
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, replace
 
 from workers import processes
@@ -44,6 +50,8 @@ from workers import processes
 _TEXT_MOST, _READING_S = 256 * 1024, 1.0
 #: `source lib.sh`, `. "$(dirname "$0")/lib.sh"`: words among which files are named, and how many are looked at.
 _SOURCES = re.compile(r"(?:^|[\s;&|({])(?:source|\.)[ \t]+([^\n;&|]+)")
+#: `import launcher`, `from jobs import launcher`.
+_IMPORTS = re.compile(r"(?m)^[ \t]*(?:from|import)[ \t]+([^\n#;]{1,200})")
 _FILE_NAME, _VARIABLE = re.compile(r"[\w./+-]+"), re.compile(r"\$\{?\w+\}?")
 _NAMED_MOST = 50
 #: Under which number bash, most others, and yash keep the script open that they run.
@@ -58,6 +66,8 @@ _TERM_SOMEWHERE = re.compile(r"\b(SIG)?TERM\b")
 _ONLY_ITSELF = r"""(?:\s+-(?:s\s+)?["'${}\w]+)?\s+["']?\\?\$\\?(?:\$|\{?BASHPID\}?)["']?\s*(?:[;&|)}\n'"]|$)"""
 #: Commands that send signals; `kill -0` asks whether a process is there.
 _SENDS = re.compile(rf"\b(pkill|killall|kill(?!\s+-0\b)(?!{_ONLY_ITSELF}))\b")
+_SENDS_IN_CODE = re.compile(r"\b(kill|killpg|terminate|send_signal)\b")
+_EXITS, _WAITS = re.compile(r"\bexit\b"), re.compile(r"\bwait\b")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION = re.compile(rf"(?:^|[\s;])(?:function\s+)?({_WORD.pattern})\s*(?:\(\s*\)\s*)?\{{")
 #: A subshell, or what may be a function, in the background: `(cd x && train) > log 2>&1 &`, `train &`.
@@ -83,6 +93,8 @@ class TermTrap:
     on_exit: bool = False
     #: Whether it runs subshells or functions in the background, which bash does not show as such.
     hides_background: bool = False
+    #: Whether it may wait for what it runs in the background.
+    has_wait: bool = False
 
 
 def term_trap(text: str) -> TermTrap:
@@ -91,10 +103,12 @@ def term_trap(text: str) -> TermTrap:
     traps = [(action, _signal_names(names, tells_term)) for action, names in _TRAP.findall(text)]
     actions = [action for action, names in traps if names & _TERM]
     actions += re.findall(r"\bTRAPTERM(?=\s*\()", text)  # a function of zsh
-    on_exit = any(names & _EXIT for _, names in traps)
+    exit_actions = [action for action, names in traps if names & _EXIT]
     functions = {found[1] for found in _FUNCTION.finditer(text)}
-    hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(_NO_COMMANDS.sub("", text)))
-    return TermTrap(bool(actions), _sends(text, actions), on_exit, hides)
+    commands = _NO_COMMANDS.sub("", text)
+    hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(commands))
+    forwards = _does(text, actions, _SENDS) or (_does(text, actions, _EXITS) and _does(text, exit_actions, _SENDS))
+    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, _WAITS.search(text) is not None)
 
 
 def _signal_names(names: str, tells_term: bool) -> frozenset[str]:
@@ -102,19 +116,19 @@ def _signal_names(names: str, tells_term: bool) -> frozenset[str]:
     return found | _TERM if tells_term and any(name.startswith("$") for name in found) else found
 
 
-def _sends(text: str, actions: list[str]) -> bool:
-    """Returns whether one of the actions, or a function that it names, sends signals."""
-    if any(map(_SENDS.search, actions)):
+def _does(text: str, actions: list[str], what: re.Pattern[str]) -> bool:
+    """Returns whether one of the actions, or a function that it names, has a command of this kind."""
+    if any(map(what.search, actions)):
         return True
-    sent = [found.start() for found in _SENDS.finditer(text)]
+    done = [found.start() for found in what.finditer(text)]
     if any(action.strip("\"'").startswith("$") for action in actions):  # whatever it is given
-        return bool(sent)
+        return bool(done)
     ends = [found.start() for found in _END_OF_FUNCTION.finditer(text)]
     words = {word for action in actions for word in _WORD.findall(action)}
     for found in _FUNCTION.finditer(text):
         if found[1] in words and (later := bisect(ends, found.end() - 1)) < len(ends):
             words.remove(found[1])
-            if bisect(sent, found.end() - 1) < bisect(sent, ends[later]):
+            if bisect(done, found.end() - 1) < bisect(done, ends[later]):
                 return True
     return False
 
@@ -122,19 +136,24 @@ def _sends(text: str, actions: list[str]) -> bool:
 _reading = threading.Thread()
 
 
-def shell_text(pid: int, words: tuple[str, ...]) -> str:
-    """Returns what a shell was given to run: its words, the script that it has open, and files that these source.
-
-    The words alone while files do not answer: the job may have named some of a file server that is gone.
-    """
+def _read_in_time(read: Callable[[], str], instead: str) -> str:
+    """Returns what is read of files; `instead` while they do not answer: some may be of a file server that is gone."""
     global _reading
-    texts = ["\n".join(words)]
+    texts = [instead]
     if not _reading.is_alive():
-        _reading = threading.Thread(target=lambda: texts.append(_with_scripts(pid, words)), daemon=True)
+        _reading = threading.Thread(target=lambda: texts.append(read()), daemon=True)
         with contextlib.suppress(RuntimeError):  # no thread may be started
             _reading.start()
             _reading.join(_READING_S)
     return texts[-1]
+
+
+def shell_text(pid: int, words: tuple[str, ...]) -> str:
+    """Returns what a shell was given to run: its words, the script that it has open, and files that these source.
+
+    The words alone while files do not answer.
+    """
+    return _read_in_time(lambda: _with_scripts(pid, words), "\n".join(words))
 
 
 def _with_scripts(pid: int, words: tuple[str, ...]) -> str:
@@ -144,6 +163,22 @@ def _with_scripts(pid: int, words: tuple[str, ...]) -> str:
     folders = {f"/proc/{pid}/root", *(os.path.join(f"/proc/{pid}/cwd", os.path.dirname(word)) for word in words[1:6])}
     sourced = {os.path.join(folder, name.lstrip("/")) for folder in sorted(folders) for name in named}
     return _append_files(text, sorted(sourced))
+
+
+def _code(pid: int, words: tuple[str, ...]) -> str:
+    """Returns what an interpreter runs, with the modules beside it that it imports; nothing if it is not found."""
+    option, name = _script(words)
+    if option == "-c":
+        return name
+    path = name.replace(".", "/") if option else name
+    start = os.path.join(f"/proc/{pid}/root" if path.startswith("/") else f"/proc/{pid}/cwd", path.lstrip("/"))
+    text = _append_files("", [start, f"{start}.py", f"{start}/__main__.py"])
+    paths = list[str]()
+    for line in _IMPORTS.findall(text)[:_NAMED_MOST]:
+        names = [name.replace(".", "/").strip("/") for name in _FILE_NAME.findall(line) if name != "import"]
+        paths += [*names, *(f"{names[0]}/{name}" for name in names[1:])]
+    folders = [os.path.dirname(start), *([start] if option else [])]
+    return _append_files(text, [f"{folder}/{path}.py" for folder in folders for path in paths[:_NAMED_MOST]])
 
 
 def _append_files(text: str, paths: list[str]) -> str:
@@ -169,6 +204,8 @@ _WRAPPERS = _names(
     xargs srun mpirun mpiexec orterun prterun hydra_pmi_proxy uv uvx pixi micromamba mamba apptainer singularity starter
     starter-suid conmon tmux screen"""
 )
+#: Programs whose output answers questions, and does not end.
+_ANSWERS = _names("yes")
 #: Clients of a container runtime: they would pass a signal on to the first process of the container alone, a shell.
 _CONTAINER_CLIENTS = _names("docker podman")
 #: The same, as scripts and modules that an interpreter runs.
@@ -188,7 +225,8 @@ def _mask(*numbers: int) -> int:
     return sum(1 << (number - 1) for number in numbers)
 
 
-_TERM_BIT, _INTERRUPT, _FAULT = _mask(signal.SIGTERM), _mask(signal.SIGINT), _mask(signal.SIGSEGV)
+_TERM_BIT, _FAULT = _mask(signal.SIGTERM), _mask(signal.SIGSEGV)
+_INTERRUPT, _QUIT = _mask(signal.SIGINT), _mask(signal.SIGQUIT)
 #: What faulthandler of Python handles, and runtimes do not all.
 _FAULTHANDLER = _mask(signal.SIGABRT, signal.SIGILL)
 #: What Go handles and programs do not.
@@ -211,7 +249,8 @@ class ProcessFacts:
     executable: str = ""
     #: Whether it has a handler for SIGTERM, or blocks it to wait for it.
     handles_term: bool = False
-    #: Whether it ignores SIGINT, as what a shell runs in the background does.
+    #: Whether it ignores SIGINT, as what a shell runs in the background does, or SIGQUIT alone, once it has a
+    #: handler for SIGINT; a shell itself always ignores that.
     ignores_interrupt: bool = False
     #: Whether it was started with a variable RANK.
     has_rank: bool = False
@@ -224,10 +263,13 @@ class ProcessFacts:
     cleans_up: bool = False
     #: Whether it is a shell whose trap passes SIGTERM on.
     forwards: bool = False
-    #: Whether it is a shell with a trap that may run what is below it in the background.
+    #: Whether it is a shell that may run what is below it in the background; and whether it may wait for that.
     hides_background: bool = False
+    has_wait: bool = False
     #: Whether a container runtime started it for this attempt.
     is_contained: bool = False
+    #: Where its code and its stack begin: the same for a process and its forks, another for each run of a program.
+    image: tuple[int, int] = (0, 0)
 
     @property
     def command(self) -> str:
@@ -241,7 +283,8 @@ class ProcessFacts:
     @property
     def script_command(self) -> str:
         """What it runs, if it is Python or its like: the file name of a script, the name of a module, or code."""
-        return _script_command(self.words) if _INTERPRETER.match(self.command) else ""
+        option, name = _script(self.words) if _INTERPRETER.match(self.command) else ("", "")
+        return name if option else os.path.basename(name)
 
     @property
     def runs(self) -> tuple[str, str]:
@@ -253,28 +296,38 @@ class ProcessFacts:
         return self.command in _SHELLS
 
     @property
+    def saves(self) -> bool:
+        """Whether it may save at SIGTERM."""
+        return self.handles_term and not self.is_runtime
+
+    @property
     def is_looked_through(self) -> bool:
         """Whether it only runs other programs."""
         return self.is_shell or self.command in _WRAPPERS or self.script_command in _SCRIPT_WRAPPERS
 
 
-def _script_command(words: tuple[str, ...]) -> str:
-    """Returns the file name of the script, or the module, that an interpreter runs; its code after `-c`."""
+def _script(words: tuple[str, ...]) -> tuple[str, str]:
+    """Returns what an interpreter runs: `-m` and a module, `-c` and code, or nothing and the path of a script."""
     rest = iter(words[1:])
     for word in rest:
         if word in ("-m", "-c"):
-            return next(rest, "")
+            return word, next(rest, "")
         if word in _PYTHON_TAKES_WORD:
             next(rest, "")
         elif not word.startswith("-"):
-            return os.path.basename(word)
-    return ""
+            return "", word
+    return "", ""
 
 
 def read_processes(pids: Iterable[int]) -> dict[int, ProcessFacts]:
     """Returns what is known of those of the processes that are still there."""
-    found = (_read(pid) for pid in pids)
-    return {facts.pid: facts for facts in found if facts is not None}
+    known = {facts.pid: facts for facts in map(_read, pids) if facts is not None}
+    children = Counter(facts.parent for facts in known.values())
+    for pid, facts in known.items():
+        if facts.is_shell and not facts.handles_term and not facts.cleans_up and children[pid] > 1:
+            text = term_trap(shell_text(pid, facts.words))
+            known[pid] = replace(facts, hides_background=text.hides_background, has_wait=text.has_wait)
+    return known
 
 
 def command_line(pid: int) -> tuple[str, ...]:
@@ -309,9 +362,12 @@ def _read(pid: int) -> ProcessFacts | None:
         _pipe(pid, 0),
         outputs,
         is_contained=processes.has_variable(pid, processes.CONTAINER_VARIABLE),
+        image=processes.image_of(pid),
         is_runtime=bool(handled & _FAULT and (handled & _FAULTHANDLER != _FAULTHANDLER or handled & _GO)),
     )
-    return _with_trap(facts, handled) if facts.is_shell and handled & _TERM_BIT else facts
+    if not facts.is_shell:
+        return replace(facts, ignores_interrupt=bool(ignored & (_INTERRUPT | _QUIT)))
+    return _with_trap(facts, handled) if handled & _TERM_BIT else facts
 
 
 def _is_in_sigwait(pid: int) -> bool:
@@ -325,10 +381,11 @@ def _is_in_sigwait(pid: int) -> bool:
 
 def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
     trap = term_trap(shell_text(shell.pid, shell.words))
+    shell = replace(shell, hides_background=trap.hides_background, has_wait=trap.has_wait)
     ends_at_it = shell.command in _ALWAYS_HANDLE or handled & _ENDS_BASH == _ENDS_BASH
     if ends_at_it and not trap.exists:
         return replace(shell, handles_term=False, cleans_up=trap.on_exit or shell.command not in _ALWAYS_HANDLE)
-    return replace(shell, forwards=trap.forwards, hides_background=trap.hides_background)
+    return replace(shell, forwards=trap.forwards)
 
 
 def _pipe(pid: int, number: int) -> tuple[int, int] | None:
@@ -347,6 +404,10 @@ class Found:
     facts: ProcessFacts
     #: Only late in the grace, and only once what runs below it has ended.
     is_late: bool = False
+    #: A shell runs it in the background, beside a program that saves.
+    is_aside: bool = False
+    #: The process in the foreground of that shell; 0 for an orphan.
+    beside: int = 0
 
 
 def find_programs(
@@ -358,17 +419,24 @@ def find_programs(
     """
     children = _children(known)
     found: list[Found] = []
+    roots = [root for root in roots if root in known]
     if any(facts.is_contained for facts in known.values()):
-        roots = [root for root in roots if root not in known or known[root].command not in _CONTAINER_CLIENTS]
+        roots = [root for root in roots if known[root].command not in _CONTAINER_CLIENTS]
+    at: dict[int, list[Found]] = {}
     for root in roots:
-        at: dict[int, list[Found]] = {}
         for pid in reversed(_subtree(root, children)):
             if pid in known:
                 at[pid] = _found_at(known[pid], children.get(pid, []), at, clients)
-        if root in at:
-            own = [each for each in at[root] if not _is_filter(each.facts, known)]
-            found += own if any(not each.facts.cleans_up for each in own) else [Found(known[root])]
+    aside = _run_aside(None, [known[root] for root in roots], at, clients)
+    for root in roots:
+        own = [each for each in at[root] if not _is_filter(each.facts, known)]
+        own = own if any(not each.facts.cleans_up for each in own) else [Found(known[root])]
+        found += _put_aside(own, 0) if root in aside else own
     return found
+
+
+def _put_aside(found: list[Found], beside: int) -> list[Found]:
+    return [replace(each, is_aside=each.facts.handles_term, beside=beside) for each in found]
 
 
 def _children(known: Mapping[int, ProcessFacts]) -> dict[int, list[ProcessFacts]]:
@@ -404,8 +472,11 @@ def _found_at(
         return [Found(facts)] if is_program else []
     has_trap = facts.is_shell and facts.handles_term
     found = [Found(facts, is_late=facts.cleans_up)] if has_trap or facts.cleans_up else []
+    aside = _run_aside(facts, own, at, clients) if facts.is_shell else {}
     for child in ranks or own:
         below = at.get(child.pid, [])
+        if child.pid in aside:
+            below = _put_aside(below, aside[child.pid])
         if has_trap and child.ignores_interrupt and not facts.ignores_interrupt:  # left to the trap
             below = [replace(each, is_late=each.is_late or facts.forwards) for each in below if each.facts.handles_term]
         elif has_trap and facts.hides_background:
@@ -414,11 +485,39 @@ def _found_at(
     return found
 
 
+def _run_aside(
+    shell: ProcessFacts | None, own: list[ProcessFacts], at: Mapping[int, list[Found]], clients: Collection[int]
+) -> dict[int, int]:
+    """Returns the children that a shell runs in the background while it waits for another one that saves, and that one.
+
+    They ignore SIGINT, and are older than that one. `shell`: None for orphans, beside first processes of ranks. What
+    runs the same program as one that the shell waits for is its like, not its helper.
+    """
+    if shell is not None and (shell.ignores_interrupt or (shell.hides_background and shell.has_wait)):
+        return {}
+    savers = list[ProcessFacts]()
+    for child in own:
+        programs = (each.facts for each in at.get(child.pid, []) if not each.is_aside)
+        if not child.ignores_interrupt and any(facts.pid in clients or facts.saves for facts in programs):
+            savers.append(child)
+    if not savers:
+        return {}
+    last = max(savers, key=lambda each: each.pid)
+    kinds = {each.facts.runs for child in ([last] if shell else savers) for each in at[child.pid]}
+    found = {}
+    for child in own:
+        is_hidden = shell is not None and shell.hides_background and last.reads not in child.writes
+        is_like = any(each.facts.runs in kinds for each in at.get(child.pid, []))
+        if (child.ignores_interrupt or is_hidden) and not is_like and (shell is None or child.pid < last.pid):
+            found[child.pid] = last.pid if shell else 0
+    return found
+
+
 def _is_filter(facts: ProcessFacts, known: Mapping[int, ProcessFacts]) -> bool:
     if facts.reads is None or facts.handles_term:
         return False
-    writers = (each for each in known.values() if facts.reads in each.writes and each.pid != facts.pid)
-    return any(facts.pid not in _line_of(each.pid, known) for each in writers)
+    writers = [each for each in known.values() if facts.reads in each.writes and each.command not in _ANSWERS]
+    return any(facts.pid not in _line_of(each.pid, known) for each in writers if each.pid != facts.pid)
 
 
 def _line_of(pid: int, known: Mapping[int, ProcessFacts]) -> list[int]:
@@ -430,35 +529,62 @@ def _line_of(pid: int, known: Mapping[int, ProcessFacts]) -> list[int]:
     return list(line)
 
 
+def _may_pass_on(facts: ProcessFacts) -> bool:
+    """Returns whether a program may send SIGTERM on when it gets it; what is not known counts as yes."""
+    if facts.is_shell or not facts.handles_term:
+        return facts.forwards
+    code = _read_in_time(lambda: _code(facts.pid, facts.words), "") if _INTERPRETER.match(facts.command) else ""
+    return not code or _SENDS_IN_CODE.search(code) is not None
+
+
 @dataclass
 class Program:
     """A program of the attempt, since its stop began."""
 
     name: processes.ProcessName
-    facts: ProcessFacts
-    #: Processes at and below it, when it was found.
-    pids: frozenset[int]
+    found: Found
+    #: Processes at and below it when it was found, and whether they handled SIGTERM; none once they were looked for as
+    #: its heirs.
+    below: Mapping[int, bool]
     #: Processes above it, the nearest first.
     above: tuple[processes.ProcessName, ...] = ()
-    is_late: bool = False
+    #: The process in the foreground, beside which a shell runs it.
+    beside: processes.ProcessName | None = None
     was_signalled: bool = False
-    #: SIGTERM would only kill it, and others save: they may need it until they have.
+    #: Whether the signal may have reached what it started, too.
+    may_pass_on: bool = False
+    #: When it gets the signal, in seconds after boot, if it lives.
+    due_at: float = math.inf
+    #: SIGTERM would only kill it, or it is no program of the foreground: others save, and may need it until they have.
     waits: bool = False
-    #: It has ended, and what it left was looked for.
-    has_heirs: bool = False
     #: How often the same was started again since the stop began, up to this run.
     restarts: int = 0
 
     @property
-    def handles_term(self) -> bool:
-        facts = _read(self.name.pid)
-        return facts is not None and (facts.handles_term or facts.cleans_up)
+    def facts(self) -> ProcessFacts:
+        return self.found.facts
+
+    @property
+    def pids(self) -> KeysView[int]:
+        """Processes at and below it, when it was found."""
+        return self.below.keys()
+
+    def note_signal(self) -> None:
+        """Notes that it may have SIGTERM now: what it started may have it from then on."""
+        self.may_pass_on = len(self.below) > 1 and _may_pass_on(self.facts)
 
     def signal(self) -> None:
         """Sends SIGTERM, unless it has ended."""
         self.was_signalled, self.waits = True, False
         if self.name.is_alive:
+            self.note_signal()
             processes.send_signal([self.name.pid], signal.SIGTERM)
+
+
+def handles_term(pid: int) -> bool:
+    """Returns whether a process has a handler for SIGTERM now."""
+    facts = _read(pid)
+    return facts is not None and (facts.handles_term or facts.cleans_up)
 
 
 def programs_among(pids: Iterable[int], clients: Collection[int]) -> list[Program]:
@@ -468,7 +594,9 @@ def programs_among(pids: Iterable[int], clients: Collection[int]) -> list[Progra
     children, programs = _children(known), []
     for found in find_programs(roots, known, clients):
         if (name := processes.name_process(found.facts.pid)) is not None:
-            below = frozenset(_subtree(found.facts.pid, children))
-            above = map(processes.name_process, _line_of(found.facts.pid, known)[1:])
-            programs.append(Program(name, found.facts, below, tuple(filter(None, above)), found.is_late))
+            subtree = _subtree(found.facts.pid, children)
+            below = {pid: pid in known and known[pid].handles_term for pid in subtree}
+            above = filter(None, map(processes.name_process, _line_of(found.facts.pid, known)[1:]))
+            beside = processes.name_process(found.beside) if found.beside else None
+            programs.append(Program(name, found, below, tuple(above), beside))
     return programs

@@ -27,7 +27,7 @@ from walras.contract import EXIT_MACHINE_UNABLE
 from workers import processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
-from workers.programs import Program, command_line, programs_among
+from workers.programs import Program, command_line, handles_term, programs_among
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 if TYPE_CHECKING:
@@ -236,9 +236,9 @@ def found_in_containers(plan: AttemptPlan) -> list[int]:
 LEFTOVER_GRACE_S = 2.0
 #: Seconds between two looks for programs that were started again, at least.
 LOOK_AGAIN_S = 0.4
-#: Times that a program may be started again after its stop before what starts it is stopped too: scripts that try a few
-#: times go on to their next command.
-MOST_TRIES = 5
+#: Times that a program may be started again after its stop before what starts it is stopped too, or late in the grace:
+#: scripts that try a few times go on to their next command.
+MOST_TRIES, MOST_LATE_TRIES = 5, 2
 
 
 def _is_any_run(names: Collection[processes.ProcessName], words: Collection[tuple[str, ...]]) -> bool:
@@ -314,9 +314,11 @@ class Ranks:
     @property
     def have_programs_ended(self) -> bool:
         """Returns whether none is left of the programs that there were when SIGTERM was first due, and their heirs."""
-        programs = [each for each in self._programs or () if not each.facts.cleans_up and not each.waits]
+        programs = [
+            each for each in self._programs or () if each.found.is_aside or not (each.facts.cleans_up or each.waits)
+        ]
         # One that ended since the last look may have left heirs that save.
-        is_any_left = any(each.name.is_alive or (self._inherits and not each.has_heirs) for each in programs)
+        is_any_left = any(each.name.is_alive or (self._inherits and bool(each.below)) for each in programs)
         return not is_any_left and not any(name.is_alive for name in self._newcomers)
 
     def terminate(
@@ -329,70 +331,85 @@ class Ranks:
     ) -> None:
         """Sends SIGTERM, once, to each of the job's programs as they were at the first call.
 
-        What a script starts afterwards, to clean up, gets none, but late the next run of such a program gets it (a loop
-        of seeds). `clients`: processes with an in-job client. Spared are programs that are, or started, one of the
-        processes `spared`. At a stop those that the signal could only kill wait for those that save. What is suspended
-        goes on, as it could not save otherwise.
+        What a script starts afterwards, to clean up, gets none, unless that runs again. `clients`: processes with an
+        in-job client. Spared are programs that are, or started, one of the processes `spared`. At a stop those that the
+        signal could only kill, or that a shell runs beside others, wait for those that save. What is suspended goes on,
+        as it could not save otherwise.
         """
         if self._programs is None:
             self.signal_all(signal.SIGCONT)
             self._programs = programs_among(self._pids(), clients)
             self._before = frozenset(self._names())
-        elif is_late:
+        elif is_late and is_stop:
             self._is_late = True
-            names, runs = {each.name for each in self._programs}, {each.facts.runs for each in self._programs}
-            now = programs_among(self._pids(), clients)
-            # An orphan is no next run: a program forked it to save, and has ended.
-            next_runs = [each for each in now if each.facts.runs in runs and each.facts.parent != os.getpid()]
-            self._programs += [each for each in next_runs if each.name not in names]
+            self._take_up_restarts(self._names(), clients)
         alive = {program.name.pid for program in self._programs if program.name.is_alive}
         for program in self._programs:
             own = program.name.pid
             is_due = own in alive and not program.was_signalled and program.pids.isdisjoint(spared)
-            if program.is_late:
+            if program.found.is_late:
                 is_due = is_due and is_late and program.pids.isdisjoint(alive - {own})
-            if is_due and is_stop and not program.handles_term:
-                program.waits = program.waits or not is_late or program.is_late
+            if is_due and is_stop and (not handles_term(own) or (program.found.is_aside and not is_late)):
+                program.waits = program.waits or not is_late or program.found.is_late
             elif is_due:
                 program.signal()
         self._signal_waiting(clients)
 
     def _signal_waiting(self, clients: Collection[int]) -> None:
-        """Signals the programs that wait, unless one of the others saves."""
+        """Signals the programs that wait, unless one of the others saves; first those that may save themselves."""
         if not self._are_waited_for(clients):
-            for program in self._programs or ():
-                if program.waits:
-                    program.signal()
+            waiting = [each for each in self._programs or () if each.waits]
+            for program in [each for each in waiting if each.found.is_aside] or waiting:
+                program.signal()
 
     def _are_waited_for(self, clients: Collection[int]) -> bool:
         """Returns whether a program that handles SIGTERM, or has an in-job client, lives beside one that waits.
 
-        A shell with a trap does not count for what runs below it: the shell waits for that.
+        A shell with a trap does not count for what runs below it: the shell waits for that. What a shell runs in the
+        background waits for all that it runs in the foreground: the shell may end it afterwards.
         """
-        waiting = [each.name.pid for each in self._programs or () if each.waits and each.name.is_alive]
-        return any(own not in saver.pids for own in waiting for saver in self._savers(clients))
+        waiting = [each for each in self._programs or () if each.waits and each.name.is_alive]
+        if any(each.beside is not None and each.beside.is_alive for each in waiting):
+            return True
+        return any(each.name.pid not in saver.pids for each in waiting for saver in self._savers(clients))
 
-    def inherit(self, clients: Collection[int], now: float) -> None:
+    def inherit(self, clients: Collection[int], now: float, kill_at: float) -> None:
         """Makes what ended programs left running programs too, if it handles SIGTERM, and signals it as those were.
+
+        What its program may have told gets half of the rest of the grace to end by itself first: a second signal may
+        break off the save that the first one began. What has handled the signal and no longer does was told.
 
         When all have ended, what they started since (a copy of what was saved) has the rest of the grace, unsignalled;
         so has what waits for those that save, and gets the signal two seconds after the last of both.
         """
         self._inherits = True
-        known, left = self._programs or [], set[int]()
+        known, told, handlers = self._programs or [], dict[int, bool](), set[int]()
         for program in known:
-            if not program.has_heirs and not program.name.is_alive:
-                program.has_heirs = True
-                left |= program.pids
+            if not program.name.is_alive:
+                told |= {pid: told.get(pid, False) or program.may_pass_on for pid in program.below}
+                handlers |= {pid for pid, is_handler in program.below.items() if is_handler}
+                program.below = {}
+            if now >= program.due_at and not program.was_signalled:
+                program.signal()
             # Its trap has ended, to which it was left.
-            is_left_alone = self.have_all_ended and program.is_late and not program.was_signalled
-            program.waits |= is_left_alone and not program.handles_term
-        left.difference_update(each.name.pid for each in known)
-        for heir in programs_among(self._pids(), clients) if left else ():
-            if heir.name.pid in left and (heir.name.pid in clients or heir.facts.handles_term):
+            is_left_alone = self.have_all_ended and program.found.is_late and not program.was_signalled
+            program.waits |= is_left_alone and not handles_term(program.name.pid)
+        known_names = {each.name for each in known}
+        for heir in programs_among(self._pids(), clients) if told else ():
+            pid = heir.name.pid
+            if pid not in told or heir.name in known_names:
+                continue
+            if heir.facts.handles_term or pid in clients:
                 known.append(heir)
-                if heir.pids.isdisjoint(clients):
+                if told[pid] and heir.facts.saves and heir.pids.isdisjoint(clients):
+                    heir.note_signal()
+                    heir.due_at = now + (kill_at - now) / 2
+                elif heir.pids.isdisjoint(clients):
                     heir.signal()
+            elif pid in handlers:
+                heir.note_signal()
+                heir.was_signalled = True
+                known.append(heir)
         if self._programs is not None and now >= self._look_at:
             self._look_at = now + LOOK_AGAIN_S
             names = self._names()
@@ -410,7 +427,7 @@ class Ranks:
     def _take_up_restarts(self, names: list[processes.ProcessName], clients: Collection[int]) -> None:
         """Makes what was started again, as it was and by the same process, programs too.
 
-        If the earlier run was stopped, so is this one; after `MOST_TRIES`, late after one, what starts it is too:
+        If the earlier run was stopped, so is this one; after `MOST_TRIES` so is what waits for it, then what starts it:
         `until train; do :; done` would never end. If that one waited, this one does, should it begin once those that
         save have ended. Late, so is every next run of such a program that handles SIGTERM.
         """
@@ -433,9 +450,14 @@ class Ranks:
             if not found.waits and found.pids.isdisjoint(clients):
                 found.signal()
             starter = self._starter(found)
-            is_endless = found.restarts > (1 if self._is_late else MOST_TRIES)
-            if starter and is_endless and not found.waits and all(starter not in each.above for each in savers):
-                self._stop_starter(starter, clients)
+            if starter and found.restarts > (MOST_LATE_TRIES if self._is_late else MOST_TRIES) and not found.waits:
+                aside = [
+                    each for each in self._programs if each.found.is_aside and each.waits and starter in each.above
+                ]
+                for program in aside:
+                    program.signal()
+                if not aside and all(starter not in each.above for each in savers):
+                    self._stop_starter(starter, clients)
 
     def _is_next_run(self, found: Program, ended: Program) -> bool:
         """Returns whether a process runs what an ended program ran, and was started by the same one.
@@ -443,10 +465,12 @@ class Ranks:
         What runs below a shell that got the signal is its trap's work, such as a pause of it, unless it saves.
         """
         traps = {each.name for each in self._programs or () if each.was_signalled and each.facts.is_shell}
-        if not found.handles_term and not traps.isdisjoint(found.above):
+        if not handles_term(found.name.pid) and not traps.isdisjoint(found.above):
             return False
         is_same = found.facts.words == ended.facts.words
-        is_like = self._is_late and found.handles_term and found.facts.runs == ended.facts.runs
+        is_like = self._is_late and handles_term(found.name.pid) and found.facts.runs == ended.facts.runs
+        if found.facts.image == ended.facts.image != (0, 0):  # a program forked it to save, and has ended
+            return False
         starter = self._starter(found)
         return (is_same or is_like) and starter is not None and starter == self._starter(ended)
 
@@ -465,8 +489,8 @@ class Ranks:
         return next((name for name in program.above if name in self._before and name.is_alive), None)
 
     def _savers(self, clients: Collection[int]) -> list[Program]:
-        """Returns the programs left that handle SIGTERM, or have an in-job client."""
-        programs = [each for each in self._programs or () if each.name.is_alive]
+        """Returns the programs left that handle SIGTERM, or have an in-job client, and do not wait for others."""
+        programs = [each for each in self._programs or () if each.name.is_alive and not each.waits]
         return [each for each in programs if each.facts.handles_term or not each.pids.isdisjoint(clients)]
 
     def _news(self, names: list[processes.ProcessName]) -> list[processes.ProcessName]:
@@ -524,6 +548,7 @@ class Ranks:
             self.control_group.enter()
             become(self._plan.uid, self._plan.gid, self._plan.groups)
             processes.die_with_parent()
+            signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # ignored, if a script started the agent in the background
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(EXIT_NOT_RUNNABLE)
 

@@ -150,7 +150,7 @@ class Supervisor:
         self._read_messages(now)
         is_anyone_left = self._ranks.reap()
         if self._ending is not None and self._ending.is_stop:
-            self._ranks.inherit({connection.pid for connection in self._clients}, now)
+            self._ranks.inherit({connection.pid for connection in self._clients}, now, self._ending.kill_at)
         self._check_ranks(now)
         self._act_on_ending(now, is_anyone_left)
         self._journal.flush()

@@ -21,10 +21,14 @@ from tests.support.stopped_programs import (
     GANG,
     HANDS_ON,
     IN_C,
+    INIT,
     LEAVES,
     LOADERS,
+    PASSES,
     PLAIN,
+    RAISER,
     SAVER,
+    SERVER,
     TRAINER,
 )
 from workers import processes
@@ -165,6 +169,8 @@ def test_a_filter_ends_with_its_input(run: Run, tmp_path: Path) -> None:
         "of a filter": bash(f"{SAVE} 2>&1 | tee >(grep -n . > lines.log)"),
     }
     assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    answers = {"answers": ["bash", "-c", "yes | python plain.py; echo after"]}
+    assert run(answers)["answers"].output().endswith("after\n")
     assert (tmp_path / "out.log").read_text() == (tmp_path / "more.log").read_text() == "up\ncaught\nsaved\n"
 
 
@@ -321,7 +327,7 @@ def test_a_loop_that_starts_a_stopped_program_again_is_stopped(run: Run, tmp_pat
         "tries": bash(f"for n in 1 2 3 4 5; do {SAVE} && break; done; echo copied; exit 85"),
         "below a pipe": ["bash", "-c", f"(until {SAVE}; do :; done) 2>&1 | cat; echo copied; exit 85"],
         "a monitor": bash(
-            "while true; do sleep 0.3 || true; done & python plain.py || true; sleep 3; echo copied; exit 85"
+            "while true; do sleep 0.3 || true; done 2> log & python plain.py || true; sleep 3; echo copied; exit 85"
         ),
     }
     for name, attempt in run(goes_on, env={"SAVE_S": "0.1"}).items():
@@ -411,6 +417,132 @@ def test_what_a_program_leaves_behind_saves_with_the_whole_grace(run: Run, tmp_p
     (stopping,), (ended,) = (ignores["ignores"].events(kind) for kind in ("stopping", "ended"))
     assert ended["at"] - stopping["at"] < 30.0
     assert ends(run({"too slow": bash(f"{leaves} {SAVE}")}, stop_s=1.0)) == {"too slow": (1, 0, 85, None)}
+
+
+def test_what_a_launcher_told_is_not_told_again(run: Run, tmp_path: Path) -> None:
+    """It passes the signal on and ends at once: a second one would break the save off, whatever the first came from."""
+    (tmp_path / "raises.py").write_text(RAISER)
+    (tmp_path / "resets.py").write_text(
+        SAVER.replace('    sys.stdout.write("caught', '    signal.signal(15, 1); print("caught')
+    )
+    (tmp_path / "passes.py").write_text(PASSES)
+    (tmp_path / "starts.py").write_text("import sys\nfrom lib import passes\npasses.start(sys.argv[1:])\n")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/passes.py").write_text(PASSES)
+    raises = "python raises.py"
+    commands = {
+        "alone": ["python", "passes.py", *raises.split()],
+        "below a shell": bash(f"python passes.py {raises}; exit $?"),
+        "a shell between": bash(
+            f"python passes.py python passes.py bash -c 'trap \"kill \\$!\" TERM; {raises} & wait'"
+        ),
+        "by a module": bash(f"python starts.py {raises}; exit $?"),
+        "as a module": bash(f"python -m passes {raises} | cat"),
+        "perl": [
+            "perl",
+            "-e",
+            "if (!($p = fork)) { exec @ARGV } $SIG{TERM} = sub { kill 15, $p; exit 85 }; wait",
+            *raises.split(),
+        ],
+        "at a shell's exit": bash(f"trap 'exit 85' TERM; trap 'kill $(jobs -p)' EXIT; {raises} & wait"),
+        "by a function": bash(f"end() {{ kill $P; }}; trap end EXIT; trap 'echo; exit 85' TERM; {raises} & P=$!; wait"),
+        "no longer handles it": bash("python passes.py python resets.py; exit $?"),
+        "long": bash(f"SAVE_S=9 python passes.py {raises}; exit $?"),
+    }
+    assert ends(run(commands, stop_s=24.0)) == dict.fromkeys(commands, (1, 1, 85, None))
+    gang = {"gang": bash(f"python passes.py {raises}; exit $?")}
+    assert ends(run(gang, ups=2, devices=[0, 1])) == {"gang": (2, 2, 85, None)}
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="NOT RUN: no C compiler")
+def test_what_a_launcher_may_have_told_is_told_in_time(run: Run, tmp_path: Path) -> None:
+    """Nobody can know whether a binary passed the signal on: half of the grace is left to what it did not tell."""
+    (tmp_path / "leaves.c").write_text(
+        "#include <signal.h>\n#include <unistd.h>\nstatic void stop(int number) { _exit(85); }\n"
+        "int main(int count, char **words) {\n    if (!fork()) execvp(words[1], words + 1);\n"
+        "    signal(SIGTERM, stop);\n    for (;;) pause();\n}\n"
+    )
+    subprocess.run(["gcc", "-o", tmp_path / "leaves", tmp_path / "leaves.c"], check=True, timeout=60)
+    assert ends(run({"tells nothing": ["./leaves", "python", "save.py"]}, stop_s=12.0)) == {
+        "tells nothing": (1, 1, 85, None)
+    }
+
+
+def test_what_a_script_runs_beside_its_program_outlives_the_save(run: Run, tmp_path: Path) -> None:
+    """A server in the background ends at the signal. The script, which ends it itself, has its turn before that."""
+    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "twice.py").write_text("import signal; signal.signal(2, int); exec(open('../server.py').read())")
+    save = "    open('asked', 'w').close(); print(open('answer').read(), end='')"
+    (tmp_path / "needs.py").write_text(SAVER.replace('    sys.stdout.write("saved\\n")', save))
+    ready, needs = "until [ -e served ]; do sleep 0.05; done", "CODE=0 python ../needs.py"
+    end = "kill $S; echo after; exit 85"
+    texts = {
+        "ended": f"python ../server.py & S=$!; {ready}; {needs}; {end}",
+        "nohup": f"nohup setsid python ../server.py > log & S=$!; {ready}; {needs}; {end}",
+        "handles SIGINT": f"python ../twice.py & S=$!; {ready}; {needs}; {end}",
+        "a subshell": f"(cd . && python ../server.py) & S=$!; {ready}; {needs}; {end}",
+        "in a pipe": f"python ../server.py & S=$!; {ready}; {needs} 2>&1 | tee log; {end}",
+        "used after it": f"python ../server.py & S=$!; {ready}; {needs}; sleep 3; : > asked; cat answer > log; {end}",
+        "at the exit": f"python ../server.py & S=$!; trap 'kill $S && echo after' EXIT; {ready}; python ../needs.py",
+        "nobody": f"python ../server.py & {ready}; {needs}; echo after; exit 85",
+        "an orphan": f"(python ../server.py &); {ready}; {needs}; echo after; exit 85",
+        "nested": f"bash -euc 'python ../server.py & S=$!; {ready}; {needs}; kill $S'; echo after; exit 85",
+        "twice": f"python ../server.py & S=$!; {ready}; for n in 1 2; do {needs}; done; {end}",
+    }
+    commands = {}
+    for number, (name, text) in enumerate(texts.items()):
+        for shell in ("bash", "dash"):
+            own = f"{shell}{number}"
+            (tmp_path / own).mkdir()
+            os.mkfifo(tmp_path / own / "asked")
+            os.mkfifo(tmp_path / own / "answer")
+            commands[f"{name}, {shell}"] = [shell, "-ec", f"cd {own}; {text}"]
+    for name, attempt in run(commands).items():
+        caught, saved, *end_of_it = ends({name: attempt})[name]
+        assert (caught, *end_of_it, "after\n" in attempt.output()) == (saved, 85, None, True), (name, said(attempt))
+
+
+def test_programs_in_the_background_that_save_are_told_in_time(run: Run, tmp_path: Path) -> None:
+    """At once, if the script waits for them or they are the program of the foreground; else after that, or late."""
+    (tmp_path / "other.py").write_text(SAVER.replace('"saved', '"other saved').replace('"caught', '"other caught'))
+    commands = {
+        "awaited": bash(f"{SAVE} & python other.py & wait"),
+        "hidden, awaited": bash(f"(cd . && {SAVE}) & python other.py & (cd . && true) & wait"),
+        "polled": bash(f"python other.py & {SAVE} & while kill -0 $!; do sleep 0.5; done; wait"),
+        "its like": bash(f"{SAVE} & {SAVE}; wait"),
+    }
+    for name, attempt in run(commands, ups=2).items():
+        words = said(attempt).replace("other ", "").split()
+        assert [word for word in words if word in ("caught", "saved")] == ["caught"] * 2 + ["saved"] * 2, name
+    beside = {
+        "after": bash(f"python other.py & CODE=0 {SAVE}; echo after; wait"),
+        "late": bash("python other.py & SAVE_S=300 python save.py; wait"),
+        "beside a loop": bash(f"SAVE_S=2 python other.py & P=$!; while kill -0 $P; do SAVE_S=0 {SAVE} || true; done"),
+    }
+    for name, attempt in run(beside, ups=2, stop_s=16.0).items():
+        assert "other saved\n" in said(attempt), (name, said(attempt))
+
+
+def test_an_agent_that_a_script_started_in_the_background_tells_the_same(run: Run, tmp_path: Path) -> None:
+    """It ignores SIGQUIT, but no rank does: not everything looks as if its script ran it in the background."""
+    (tmp_path / "served.py").write_text("import signal, os; signal.signal(15, lambda *_: os._exit(0)); signal.pause()")
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    try:
+        commands = {"beside": bash(f"python served.py & S=$!; CODE=0 {SAVE}; kill $S; exit 85")}
+        assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    finally:
+        signal.signal(signal.SIGQUIT, before)
+
+
+def test_a_save_is_not_taken_for_the_next_run_below_an_init(run: Run, tmp_path: Path) -> None:
+    """It is a fork of its program, and the first process of a container, which started that, takes it up."""
+    (tmp_path / "init.py").write_text(INIT)
+    (tmp_path / "hands.py").write_text(HANDS_ON)
+    commands = {how: ["python", "init.py", "python", "hands.py", how] for how in ("fork", "start")}
+    commands["a double fork"] = ["python", "init.py", "bash", "-c", f"({SAVE} &); exec sleep 300"]
+    stopped = ends(run(commands))
+    assert stopped.pop("a double fork")[:2] == (1, 1)
+    assert stopped == {"fork": (1, 1, 85, None), "start": (1, 1, 85, None)}
 
 
 def test_what_is_started_at_the_signal_outlives_its_program(run: Run, tmp_path: Path) -> None:

@@ -148,6 +148,61 @@ signal.signal(signal.SIGTERM, lambda *_: os._exit(85))
 own.wait()
 """
 
+#: As many save: in `except`, where a second signal breaks the save off.
+RAISER = r"""
+import os, signal, sys, time
+def stop(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, stop)
+sys.stdout.write("up\n")
+try:
+    while True:
+        time.sleep(0.05)
+except KeyboardInterrupt:
+    sys.stdout.write("caught\n")
+    time.sleep(float(os.environ.get("SAVE_S", "2.6")))
+    sys.stdout.write("saved\n")
+    sys.exit(int(os.environ.get("CODE", "85")))
+"""
+
+#: Starts its arguments, passes the signal on to them and ends.
+PASSES = """
+import os, signal, subprocess, sys
+def start(words):
+    own = subprocess.Popen(words)
+    signal.signal(signal.SIGTERM, lambda *_: (own.terminate(), os._exit(85)))
+    sys.exit(own.wait())
+if __name__ == "__main__":
+    start(sys.argv[1:])
+"""
+
+#: A server of which a save is in need; it ends at the signal.
+SERVER = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+open("served", "w").close()
+while True:
+    with open("asked") as asked:
+        asked.read()
+    open("answer", "w").write("saved\\n")
+"""
+
+#: The first process of a container, which takes up orphans, and ends once nothing is left below it.
+INIT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1)
+first = os.fork()
+if not first:
+    os.execvp(sys.argv[1], sys.argv[1:])
+codes = {}
+try:
+    while True:
+        pid, status = os.wait()
+        codes[pid] = os.waitstatus_to_exitcode(status)
+except ChildProcessError:
+    os._exit(codes[first] % 256)
+"""
+
 #: Hands the save to another process at the signal, and ends.
 HANDS_ON = """
 import os, signal, subprocess, sys, time

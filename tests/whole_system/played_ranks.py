@@ -316,7 +316,7 @@ class PlayedRanks:
     def have_programs_ended(self) -> bool:
         return self.have_all_ended and not (self._is_inherited and self.left is not None)
 
-    def inherit(self, clients: Collection[int], now: float) -> None:
+    def inherit(self, clients: Collection[int], now: float, kill_at: float) -> None:
         if self.left is not None and not self.all[0].run.script.ignores_sigterm:
             self._is_inherited = True
 

@@ -16,8 +16,8 @@ from workers.programs import ProcessFacts, TermTrap, find_programs, read_process
 
 #: Number, parent and command line of each process (`~` is a space); `+` handles SIGTERM, `&` runs in the background,
 #: `!` has the handlers of a runtime, `%` is a shell with a trap on EXIT, `>` one whose trap sends signals, `?` one that
-#: hides what it runs in the background.
-#: Then the programs; those that are signalled late are negative.
+#: hides what it runs in the background, `w` one that may wait for that.
+#: Then the programs; those that are signalled late are negative, those after what they are beside are strings.
 TREES = {
     "a program": ("1 0 python train.py", [1]),
     "its workers": ("1 0 python train.py; 2 1 + ! python train.py; 3 1 python -c from multiprocessing.spawn", [1]),
@@ -49,6 +49,16 @@ TREES = {
         [1, -2, 4],
     ),
     "a trap of a shell that hides its background": ("1 0 + ? bash x; 2 1 python a.py; 3 1 + python b.py", [1, -2, 3]),
+    "a server beside a program": ("1 0 bash x; 2 1 & + python tb.py; 3 1 + python a.py", ["2", 3]),
+    "its pipe and wrappers": ("1 0 bash x; 2 1 & bash y; 3 2 + python tb.py; 4 1 nice; 5 4 + python a.py", ["3", 5]),
+    "beside what cannot save": ("1 0 bash x; 2 1 & + python tb.py; 3 1 python a.py", [2, 3]),
+    "beside a runtime's handlers": ("1 0 bash x; 2 1 & + python tb.py; 3 1 + ! rclone", [2, 3]),
+    "both in the background": ("1 0 bash x; 2 1 & + python tb.py; 3 1 & + python a.py", [2, 3]),
+    "started after it": ("1 0 bash x; 2 1 + python a.py; 3 1 & + python b.py", [2, 3]),
+    "the same program twice": ("1 0 bash x; 2 1 & + python a.py 1; 3 1 + python a.py 2", [2, 3]),
+    "a hidden server": ("1 0 ? bash x; 2 1 + python tb.py; 3 1 + python a.py", ["2", 3]),
+    "a hidden server of a shell that may wait": ("1 0 ? w bash x; 2 1 + python tb.py; 3 1 + python a.py", [2, 3]),
+    "an orphan beside a rank": ("1 0 bash x; 2 1 + python a.py; 3 0 & + python tb.py", [2, "3"]),
     "a trap on EXIT": ("1 0 % bash x; 2 1 python a.py; 3 1 & python b.py", [-1, 2, 3]),
     "a trap on EXIT alone": ("1 0 % bash x", [1]),
     "a script that starts others": (
@@ -67,9 +77,9 @@ def read(tree: str) -> dict[int, ProcessFacts]:
     known = {}
     for line in tree.split(";"):
         pid, parent, *words = line.split()
-        marks = {word for word in words[:2] if word in "+&!%>?"}
+        marks = {word for word in words[:2] if word in "+&!%>?w"}
         own = tuple(word.replace("~", " ") for word in words if word not in marks)
-        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards", "?": "hides_background"}
+        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards", "?": "hides_background", "w": "has_wait"}
         shown = {name: mark in marks for mark, name in names.items()}
         known[int(pid)] = ProcessFacts(int(pid), int(parent), own, "", "+" in marks, "&" in marks, **shown)
     return known
@@ -84,8 +94,9 @@ def test_programs_are_found(name: str) -> None:
     assert programs(roots, known) == expected
 
 
-def programs(roots: list[int], known: dict[int, ProcessFacts], clients: Collection[int] = ()) -> list[int]:
-    return [found.facts.pid * (-1 if found.is_late else 1) for found in find_programs(roots, known, clients)]
+def programs(roots: list[int], known: dict[int, ProcessFacts], clients: Collection[int] = ()) -> list[int | str]:
+    found = [(each, each.facts.pid) for each in find_programs(roots, known, clients)]
+    return [-pid if each.is_late else str(pid) if each.is_aside else pid for each, pid in found]
 
 
 def test_a_process_with_an_in_job_client_is_a_program() -> None:
@@ -129,6 +140,9 @@ def test_processes_may_be_nested_as_deep_as_a_job_likes(command: str) -> None:
 @pytest.mark.parametrize(
     ("text", "exists", "forwards"),
     [
+        ("trap 'exit 143' TERM; trap 'kill $(jobs -p)' EXIT", True, True),
+        ("end() { kill $P; }\nstop() { echo; exit 1; }\ntrap end EXIT; trap stop TERM", True, True),
+        ("trap 'echo x' TERM; trap 'kill $P' EXIT", True, False),
         ("trap 'rm -rf $T' EXIT; python t.py & kill $!", False, False),
         ("trap clean EXIT INT TERM", True, False),
         ("trap 'touch asked; wait' 15", True, False),
@@ -151,7 +165,7 @@ def test_processes_may_be_nested_as_deep_as_a_job_likes(command: str) -> None:
 )
 def test_a_trap_is_read_from_the_text_of_the_shell(text: str, exists: bool, forwards: bool) -> None:
     """Whether it is for SIGTERM, and whether it, or a function that it calls, sends signals."""
-    assert term_trap(text) == TermTrap(exists, forwards, on_exit="EXIT" in text)
+    assert term_trap(text) == TermTrap(exists, forwards, on_exit="EXIT" in text, has_wait="wait" in text)
 
 
 @pytest.mark.parametrize(
@@ -268,12 +282,12 @@ attempt = SupervisedAttempt(Path(sys.argv[1]), ["sleep", "300"])
 attempt.folder.mkdir()
 ranks = Ranks(attempt.folder, attempt.plan)
 ranks.terminate((), [ranks.all[0].pid])
-ranks.inherit((), 0.0)
+ranks.inherit((), 0.0, 9.0)
 os.kill(ranks.all[0].pid, signal.SIGKILL)
 while not ranks.have_all_ended:
     ranks.reap()
 before = ranks.have_programs_ended
-ranks.inherit((), 0.0)
+ranks.inherit((), 0.0, 9.0)
 print(before, ranks.have_programs_ended)
 """
 
