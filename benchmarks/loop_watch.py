@@ -62,7 +62,9 @@ def _named(callback: Any) -> str:
     """Name what ran: the task's innermost coroutine of its own, and the line at which it waits now."""
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
-        return repr(callback)[:100]
+        # No `repr`: aiohttp's client keeps the headers that its response shows, and before its start there are none.
+        function = getattr(callback, "func", callback)
+        return str(getattr(function, "__qualname__", type(function).__name__))
     coroutine: Any = task.get_coro()
     names, where = [], ""
     while inspect.iscoroutine(coroutine):

@@ -41,7 +41,6 @@ from scheduler.core.events import (
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.auth.access_control import (
-    ALL_PROJECTS,
     EnrolmentTokens,
     JobTokens,
     UserCaller,
@@ -95,7 +94,7 @@ from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.errors import ConfigError
 from walras.job_request import JobId, JobRequest
-from walras.resources.people import UserSettings
+from walras.resources.people import ALL_PROJECTS, UserSettings
 from walras.spec.cluster_file import ClusterConfig, NotifyEntry
 from walras.spec.job_spec import parse_spec
 from walras.states import AttemptState, Reason

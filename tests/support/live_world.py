@@ -13,7 +13,7 @@ from scheduler.core.commands import Solve
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import Solved, Woke
 from scheduler.live.assembly import AssembledServer, ServerConfig, assemble_server, restore_and_configure
-from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller, UserRole
+from scheduler.live.auth.access_control import UserCaller, UserRole
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
@@ -24,6 +24,7 @@ from tests.support.stores import STORE, open_store
 from walras.clocks import Clocks
 from walras.contract import PROTOCOL
 from walras.job_request import JobId
+from walras.resources.people import ALL_PROJECTS
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.spec.job_spec import parse_spec

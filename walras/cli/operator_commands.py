@@ -518,8 +518,11 @@ def admin_restore_command(
 
     made = restore(backup, data, replace=replace)
     show_line(f"{data}: restored, with jobs up to number {made.last_job_id}; start the server")
-    if not made.keeps_revocations:
-        warn("tokens that were revoked since the backup open it again: see `walras admin list tokens`, and revoke them")
+    if not made.keeps_withdrawals:
+        warn(
+            "tokens revoked since the backup open it again, and users who were removed or lost a role are back",
+            "see `walras admin list tokens` and `walras admin list users`",
+        )
 
 
 def admin_check_command(
@@ -569,10 +572,11 @@ def admin_recover_token_command(
     data: DataOption, user: Annotated[str, typer.Option("--user", help="The user whom the token identifies.")] = "admin"
 ) -> None:
     """Make a token of role admin without a server's help, where every other was lost. The server must be stopped."""
-    from scheduler.live.auth.access_control import ALL_PROJECTS, RECOVERED, UserCaller, UserRole, new_user_token
+    from scheduler.live.auth.access_control import RECOVERED, UserCaller, UserRole, new_user_token
     from scheduler.live.store.backup import open_stopped
     from scheduler.live.store.data_folder import DataFolder, write_private
     from scheduler.live.store.store_interface import WriteBatch
+    from walras.resources.people import ALL_PROJECTS
 
     token, row = new_user_token(UserCaller(user, UserRole.ADMIN, (ALL_PROJECTS,)), RECOVERED)
     store = open_stopped(data)

@@ -13,6 +13,9 @@ from walras.connection.body import Body, RequestBody
 from walras.resources.endpoint import API, Call, Calls, Endpoint
 from walras.spec.field_types import ShownName
 
+ALL_PROJECTS = "*"
+#: Each may do what those before it may.
+ROLES = ("viewer", "user", "operator", "admin")
 _Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 _Text = Annotated[str, Field(max_length=400)]
 #: Fields of a job that can be capped, with the words for such a cap.
@@ -79,6 +82,22 @@ class UserSettings(RequestBody):
     projects: Annotated[list[ShownName], Field(min_length=1, max_length=1000)] = Field(
         default_factory=lambda: ["default"]
     )
+
+    def without_what(self, later: "UserSettings") -> "UserSettings":
+        """Returns these settings without what the later ones do not give: the lower role, and the projects of both.
+
+        Where they have no project in common, the later ones'. Raises ValueError for a role that is not known.
+        """
+        common = common_projects(tuple(self.projects), tuple(later.projects))
+        role = min(self.role, later.role, key=ROLES.index)
+        return UserSettings(role=role, projects=list(common) or later.projects)
+
+
+def common_projects(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the projects that both have, in the order of the first, where "*" is every project."""
+    if ALL_PROJECTS in second:
+        return first
+    return second if ALL_PROJECTS in first else tuple(project for project in first if project in second)
 
 
 class ProjectSettings(RequestBody):

@@ -234,7 +234,7 @@ class ActivePolicy:
 
     @property
     def places_over_pools(self) -> bool:
-        return places_over_pools(self.pricing)
+        return self.plans and places_over_pools(self.pricing)
 
 
 @dataclass(slots=True)

@@ -28,10 +28,10 @@ from walras.cluster import NodeId
 from walras.contract import pinned_token
 from walras.errors import Forbidden, UserError
 from walras.job_request import JobId
+from walras.resources.people import ALL_PROJECTS
 
 #: The first characters of a token, by which it is shown and revoked.
 PREFIX_LENGTH = 14
-ALL_PROJECTS = "*"
 #: `created_by` of a token that `walras admin recover-token` makes beside the server, when all others were lost.
 RECOVERED = "recovered"
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scheduler.core.events import EntityShare, ShareLimit
-from scheduler.live.auth.access_control import ALL_PROJECTS, RECOVERED, UserCaller, UserRole, caller_of_token
+from scheduler.live.auth.access_control import RECOVERED, UserCaller, UserRole, caller_of_token
 from scheduler.live.store.table_rows import PeopleRow, TokenRow
 from walras.errors import Forbidden
 from walras.resources.people import (
+    ALL_PROJECTS,
     CAPPED_FIELDS,
     FIRST_ROLES,
     Caps,
@@ -22,6 +23,7 @@ from walras.resources.people import (
     ProjectShare,
     RoleSettings,
     UserSettings,
+    common_projects,
 )
 
 USER, PROJECT, ROLE = "user", "project", "role"
@@ -77,7 +79,7 @@ class People:
         caller, user = caller_of_token(token, unix_s), self.users.get(token.user)
         if caller is None or user is None:
             return caller
-        projects = _common_projects(caller.projects, tuple(user.projects))
+        projects = common_projects(caller.projects, tuple(user.projects))
         if self.is_removed(token.user) or not projects:
             return None
         return replace(caller, role=min(caller.role, UserRole[user.role.upper()]), projects=projects)
@@ -181,13 +183,6 @@ class People:
                     field=f"caps.{name}",
                     fix="ask an administrator",
                 )
-
-
-def _common_projects(token: tuple[str, ...], user: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the projects that both the token and its user have, in the token's order."""
-    if ALL_PROJECTS in user:
-        return token
-    return user if ALL_PROJECTS in token else tuple(project for project in token if project in user)
 
 
 def adopt_token_owners(people: People, tokens: Iterable[TokenRow], unix_s: float) -> list[PeopleRow]:

@@ -42,7 +42,7 @@ from scheduler.live.services.views import QUEUE_ORDER, jobs_in_turn, target_cond
 from scheduler.live.store.data_folder import LogPlace
 from scheduler.live.store.event_journal import dump_json, parse_request
 from scheduler.live.store.sql_store import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
-from scheduler.live.store.store_interface import JobQuery
+from scheduler.live.store.store_interface import JobQuery, JobUsage
 from scheduler.live.store.table_rows import JobRow, SpecRow
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import Conflict, Forbidden, NotFound, UserError
@@ -108,18 +108,21 @@ async def list_jobs(call: RequestContext) -> bytes:
         fold_sweeps=query.get("sweeps") == "folded",
         limit=skipped + limit + 1,
     )
-    if in_turn:
-        rows = (await jobs_in_turn(call.server.core, call.server.state.jobs, asked))[skipped:]
-    else:
-        rows = await call.server.read(call.server.store.jobs, asked)
-    shown = rows[:limit]
-    usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
-    more = None
+    now, store = call.server.loop.clock.now(), call.server.store
+    ordered = (await jobs_in_turn(call.server.core, call.server.state.jobs, asked))[skipped:] if in_turn else None
+
+    def look() -> tuple[list[JobRow], list[JobUsage], dict[JobId, dict[str, int]]]:
+        rows = store.jobs(asked) if ordered is None else ordered
+        folded = [row.sweep for row in rows[:limit] if row.sweep is not None] if asked.fold_sweeps else []
+        return rows, store.usage([row.job_id for row in rows[:limit]], now), store.sweep_states(folded)
+
+    rows, usage, sweeps = await call.server.read(look)  # at once: in a busy server each read waits for its turn
+    shown, more = rows[:limit], None
     if len(rows) > limit:
         more = str(skipped + limit) if in_turn else cursor_after(shown[-1], sort)
-    folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
-    sweeps = await call.server.read(call.server.store.sweep_states, folded)
     found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
+    if len(shown) <= _PAGE:
+        return found.model_dump_json().encode()
     # Encoding a thousand jobs takes milliseconds, so it is not done in the loop's thread.
     return (await call.server.read(found.model_dump_json)).encode()
 

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 
 from scheduler.core.events import SharesDeclared
 from scheduler.live.auth.access_control import (
-    ALL_PROJECTS,
     UserCaller,
     UserRole,
     check_grant,
@@ -44,6 +43,7 @@ from walras.resources.notifications import (
     NotificationKind,
 )
 from walras.resources.people import (
+    ALL_PROJECTS,
     TOKENS,
     AuditView,
     NewPerson,

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from scheduler.core.events import JobSubmitted
 from scheduler.live.http.content_api import content_holder
-from scheduler.live.http.request_bodies import read_batch, read_spec, read_yaml_spec
+from scheduler.live.http.request_bodies import read_batch, read_spec, read_yaml_spec, user_holder
 from scheduler.live.http.requests import RequestContext, check_text, problem_detail_of, serves
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
@@ -98,12 +98,11 @@ async def submit_batch(call: RequestContext) -> bytes:
 
     def last(transaction: Transaction) -> None:
         batch.note(transaction)
-        if key.key:  # nobody recalls another, and 500 items take milliseconds after each piece
+        if key.key:  # nobody recalls another, and 500 items take milliseconds after each turn
             key.remember(transaction, batch.answer())
 
-    for begin in range(0, len(batch.order), _PIECE) or (0,):
-        steps = [batch.step(position) for position in batch.order[begin : begin + _PIECE]]
-        await call.server.loop.perform_all([first, *steps, last])
+    holder, steps = user_holder(call.user.name), [batch.step(position) for position in batch.order]
+    await call.server.loop.perform_in_turns(holder, steps, first=first, last=last)
     return batch.answer().encode()
 
 
@@ -205,14 +204,10 @@ class _SweepSubmission:
         self._ids.append(admit(transaction, draft, self._needs, name, place))
 
 
-#: Items of a batch in one transaction; between two of them others have their turn.
-_PIECE = 16
-
-
 class _BatchSubmission:
-    """Admits the items of one batch, a piece after the other: each becomes a job or an error.
+    """Admits the items of one batch, a turn after the other: each becomes a job or an error.
 
-    The answer that is remembered after each piece has neither for the items to come: a request that is sent again goes
+    The answer that is remembered after each turn has neither for the items to come: a request that is sent again goes
     on with those.
     """
 

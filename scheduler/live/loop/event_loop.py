@@ -4,8 +4,10 @@
 
 A step is a plain function of the transaction. It may raise `UserError` before it has emitted anything; that is then its
 answer. A step that may cause hundreds of commands is taken in pieces (`perform_soon_in_pieces`): between them the rest
-of the server runs, but no other step. An AssertionError is a bug in Walras: nothing of the batch is written, and the
-process ends (a restart begins from what was committed). Nothing in the loop's thread touches the database.
+of the server runs, but no other step. Steps that need no common transaction are taken in turns (`perform_in_turns`):
+one turn a batch, of each holder after the other, and a short one where others wait. An AssertionError is a bug in
+Walras: nothing of the batch is written, and the process ends (a restart begins from what was committed). Nothing in the
+loop's thread touches the database.
 
 Nothing in the loop may block it for 20 ms. Work over many items yields between them (`CooperativeYield`). A full
 garbage collection takes 50 to 80 ms with ten thousand active jobs, so only young objects are collected automatically,
@@ -25,6 +27,7 @@ closed, and the core learns that the budgets of a new month begin.
 import asyncio
 import gc
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -116,6 +119,8 @@ class Clock:
 #: The most steps that may wait for the loop (requests beyond that are refused with 429), and those of one transaction.
 _INBOX_MOST, _BATCH_MOST = 10_000, 500
 _YIELD_AFTER_S = 0.004
+#: The most steps of one turn.
+_TURN_MOST = 16
 #: A refused commit is repeated after these waits, s, doubling up to the most; callers get the error at this try.
 _RETRY_FIRST_S, _RETRY_MOST_S, _TRIES_UNTOLD = 0.025, 5.0, 3
 _NOTE_CLOCKS_EVERY_S, _FOLLOW_CLOCK_EVERY_S = 60.0, 2.0
@@ -197,6 +202,34 @@ class _QueuedSteps:
     done: asyncio.Future[list[Any]]
     #: A step that is taken in pieces, in the place of `steps`.
     long: LongStep | None = None
+    #: Whose turn it takes; None: it takes none.
+    holder: str | None = None
+
+
+class _Turns:
+    """What waits for its turn, by holder: each holder has one after the other."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[_QueuedSteps]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, holder: str, item: _QueuedSteps) -> None:
+        self._waiting.setdefault(holder, deque()).append(item)
+
+    def next_one(self) -> Iterator[_QueuedSteps]:
+        """Takes out the oldest item of the holder whose turn it is, if any waits."""
+        for holder in self._waiting:
+            own = self._waiting.pop(holder)
+            yield own.popleft()
+            if own:
+                self._waiting[holder] = own
+            return
+
+
+def _no_step(_: Transaction) -> None:
+    pass
 
 
 class ServerLoop:
@@ -217,6 +250,11 @@ class ServerLoop:
         self._store = store
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(_INBOX_MOST)
+        self._turns = _Turns()
+        #: Whether the last batch could take a turn.
+        self._is_turn = True
+        #: How many wait for the batch under way to end, besides those in the inbox.
+        self._beside = 0
         self._settled = asyncio.Event()
         self._settled.set()
         #: True while a batch is being taken or written: nothing of it is durable yet.
@@ -247,6 +285,31 @@ class ServerLoop:
         """Take steps in one batch, of which all are written or none. Only the first may raise."""
         return await self._put(steps)
 
+    async def perform_in_turns(
+        self, holder: str, steps: Sequence[Step[T]], *, first: Step[None] = _no_step, last: Step[None] = _no_step
+    ) -> list[T]:
+        """Take steps in order, in several batches, each begun by `first` and ended by `last`; returns their answers.
+
+        A batch has one turn only, of a few steps, or of fewer where others wait for it.
+        """
+        answers: list[T] = []
+
+        def turn(transaction: Transaction) -> Iterator[None]:
+            first(transaction)
+            until = self.clock.now() + _YIELD_AFTER_S
+            for step in steps[len(answers) :][:_TURN_MOST]:
+                transaction.at = self.clock.now()
+                answers.append(step(transaction))
+                yield
+                if self.clock.now() >= until and (self._beside or not self._inbox.empty()):
+                    break
+            last(transaction)
+
+        await self._put((), turn, holder)
+        while len(answers) < len(steps):
+            await self._put((), turn, holder)
+        return answers
+
     def perform_soon(self, step: Step[Any]) -> None:
         """Take a step without a caller. It is never dropped, because it says what has happened in the world."""
         self._put_patiently([step])
@@ -260,7 +323,11 @@ class ServerLoop:
         while self._is_committing:
             if self._stuck is not None:
                 raise self._stuck
-            await self._settled.wait()
+            self._beside += 1
+            try:
+                await self._settled.wait()
+            finally:
+                self._beside -= 1
 
     async def note_clocks(self) -> None:
         """Record the machine's clocks every minute; the next start derives from them how long the server was down."""
@@ -309,13 +376,27 @@ class ServerLoop:
     async def run(self) -> None:
         """Run the loop until it is cancelled, or until an AssertionError shows a bug."""
         while True:
-            waiting = [await self._inbox.get()]
-            while len(waiting) < _BATCH_MOST and not self._inbox.empty():
-                waiting.append(self._inbox.get_nowait())
-            await self._take([item for item in waiting if not _was_refused(item.done)])
+            await self._take([item for item in await self._next_batch() if not _was_refused(item.done)])
             # Callers of this batch, and of `settled`, read the state before the next batch changes it: under steady
             # load they would otherwise wait for an idle moment.
             await asyncio.sleep(0)
+
+    async def _next_batch(self) -> list[_QueuedSteps]:
+        """Returns what came to the inbox, waiting for it if need be, or one turn of those that wait.
+
+        Where both wait they alternate, so that who needs one batch does not wait for a turn besides.
+        """
+        waiting: list[_QueuedSteps] = []
+        while not (waiting or self._turns) or not self._inbox.empty():
+            item = await self._inbox.get()
+            if item.holder is not None:
+                self._turns.put(item.holder, item)
+            else:
+                waiting.append(item)
+                if len(waiting) == _BATCH_MOST:
+                    break
+        self._is_turn = not waiting or not self._is_turn
+        return [*waiting, *(self._turns.next_one() if self._is_turn else ())]
 
     def close(self) -> None:
         """Stop the timer and the writer, after commits under way have finished."""
@@ -332,6 +413,7 @@ class ServerLoop:
         self._settled.clear()
         self._is_committing = True
         cooperative = CooperativeYield(self.clock.now)
+        self._beside += len(waiting) - 1
         try:
             for item in waiting:
                 try:
@@ -354,6 +436,7 @@ class ServerLoop:
                 item.done.cancel()
             raise
         finally:
+            self._beside -= len(waiting) - 1
             self._is_committing = False
             self._settled.set()
         frozen.log_events(log)
@@ -413,12 +496,14 @@ class ServerLoop:
         for _ in step(transaction):
             await cooperative.yield_if_due()
 
-    async def _put(self, steps: Sequence[Step[Any]], long: LongStep | None = None) -> list[Any]:
+    async def _put(
+        self, steps: Sequence[Step[Any]], long: LongStep | None = None, holder: str | None = None
+    ) -> list[Any]:
         if self._stuck is not None:
             raise self._stuck
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         try:
-            self._inbox.put_nowait(_QueuedSteps(steps, done, long))
+            self._inbox.put_nowait(_QueuedSteps(steps, done, long, holder))
         except asyncio.QueueFull:
             raise Overloaded("the server has more to do than it can hold; try again in a moment") from None
         self._callers.add(done)

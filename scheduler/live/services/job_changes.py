@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from math import inf
 
 from scheduler.core.events import JobDeadlineChanged, JobProjectChanged
-from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller, UserRole
+from scheduler.live.auth.access_control import UserCaller, UserRole
 from scheduler.live.auth.people import People
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock
@@ -32,6 +32,7 @@ from scheduler.live.store.table_rows import SpecRow
 from walras.errors import Conflict, Forbidden, JobSpecError
 from walras.job_request import JobRequest, Kind, kind_within
 from walras.resources.jobs import Patch
+from walras.resources.people import ALL_PROJECTS
 from walras.spec.field_types import parse_instant
 from walras.spec.job_spec import parse_spec, spec_mapping
 from walras.states import JobState

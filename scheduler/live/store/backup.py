@@ -3,15 +3,16 @@
 A backup is a folder of the same layout, copied while the server runs: the database by SQLite's backup interface (as of
 one instant), and of the rest what `FOLDER_ENTRIES` says. A restore begins a new incarnation of the cluster and
 renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
-a number above those. Tokens that were revoked there stay revoked, as far as it can be read: the backup may be older.
+a number above those. What was withdrawn there stays so, as far as it can be read, since the backup may be older: tokens
+that were revoked, users who were removed, roles and projects that were taken from a user.
 """
 
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, InBackup
@@ -24,8 +25,10 @@ from scheduler.live.store.sqlite_store import (
     find_page_damage,
     put_aside,
 )
+from scheduler.live.store.table_rows import PeopleRow
 from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, UserError
+from walras.resources.people import UserSettings
 
 _ALL_COPIED = {InBackup.COPIED, InBackup.WITH_LOGS}
 #: A check reports less free disk space than this, bytes.
@@ -40,8 +43,18 @@ class BackupReport:
     commits: int
     last_job_id: int
     files: tuple[str, ...]
-    #: Of a restore: whether all tokens that the database before it had revoked are revoked here too.
-    keeps_revocations: bool = False
+    #: Of a restore: whether all rights that the database before it had withdrawn are withdrawn here too.
+    keeps_withdrawals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Withdrawals:
+    """Rights that a backup must not bring back; None: what cannot be read."""
+
+    #: (Unix time, hash) of each revoked token.
+    tokens: list[tuple[float, str]] | None = None
+    #: As they are to be.
+    users: list[PeopleRow] | None = None
 
 
 def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
@@ -87,29 +100,59 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
             fix = "add --replace: what is there is put aside, not deleted"
             raise Conflict(f"{data} holds a database", field="--data", fix=fix)
         former = _last_tip(data)
-        if former is not None and not _is_same_cluster(backup, data):
-            former = None
-        revoked = _revoked_tokens(data)
+        is_same = _is_same_cluster(backup, data)
+        former = former if is_same else None
+        withdrawn = _withdrawals(data, backup) if is_same else _Withdrawals()
         database = (entry.name for entry in FOLDER_ENTRIES.values() if entry.in_backup is InBackup.DATABASE)
         put_aside(data, (*database, *_names(backup, _ALL_COPIED)))
         copied = _copy(backup, data, _ALL_COPIED)
         shutil.copy2(backup / "walras.db", data / "walras.db")
         os.chmod(data / "walras.db", 0o600)
-        _begin_incarnation(data, former, "restored", revoked or ())
+        _begin_incarnation(data, former, "restored", withdrawn)
     finally:
         lock.release()
     files = "walras.db", *copied
-    return BackupReport(data, head.commits, head.last_job_id, files, keeps_revocations=revoked is not None)
+    keeps_all = withdrawn.tokens is not None and withdrawn.users is not None
+    return BackupReport(data, head.commits, head.last_job_id, files, keeps_withdrawals=keeps_all)
 
 
-def _revoked_tokens(data: Path) -> list[tuple[float, str]] | None:
-    """Returns (Unix time, hash) of each revoked token of a folder's database; None where that cannot be read."""
+_OF_USERS = "SELECT kind, name, body, changed_at, changed_by, removed FROM people WHERE kind = 'user'"
+
+
+def _withdrawals(data: Path, backup: Path) -> _Withdrawals:
+    """Returns what a folder's database has withdrawn of what the backup has."""
+    tokens = None
     try:
-        with _reading(data) as connection:
-            rows = connection.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL")
-            return rows.fetchall()
-    except (sqlite3.DatabaseError, UserError):
-        return None
+        with _reading(data) as later, _reading(backup) as older:
+            tokens = later.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL").fetchall()
+            known = {row.name: row for row in _users(later)}
+            users = [_without(row, known[row.name]) for row in _users(older) if row.name in known]
+            return _Withdrawals(tokens, users)
+    except (sqlite3.DatabaseError, UserError, ValueError):  # damaged, or of a release with other users
+        return _Withdrawals(tokens)
+
+
+def _users(connection: sqlite3.Connection) -> list[PeopleRow]:
+    found = (PeopleRow(*values) for values in connection.execute(_OF_USERS))
+    return [replace(row, removed=bool(row.removed)) for row in found]
+
+
+def _without(row: PeopleRow, later: PeopleRow) -> PeopleRow:
+    """Returns a user's row without what a later one has taken from the user."""
+    before, after = (UserSettings.model_validate_json(each.body) for each in (row, later))
+    kept, is_removed = before.without_what(after), row.removed or later.removed
+    if (kept, is_removed) == (before, row.removed):
+        return row
+    return replace(later, body=kept.model_dump_json(), removed=is_removed)
+
+
+def _withdraw(connection: sqlite3.Connection, known: _Withdrawals) -> None:
+    revoked = "UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL"
+    connection.executemany(revoked, known.tokens or ())
+    connection.executemany(
+        "UPDATE people SET body = ?, changed_at = ?, changed_by = ?, removed = ? WHERE kind = ? AND name = ?",
+        [(row.body, row.changed_at, row.changed_by, row.removed, row.kind, row.name) for row in known.users or ()],
+    )
 
 
 def _names(folder: Path, kinds: Set[InBackup]) -> list[str]:
@@ -185,13 +228,8 @@ def find_damage(data: Path) -> list[str]:
     return [each for each in found if each]
 
 
-def _begin_incarnation(
-    data: Path, former: ChainHead | None, why: str, revoked: Iterable[tuple[float, str]] = ()
-) -> None:
-    """Add an incarnation to the database; its chain counts on from the known end of the former database.
-
-    `revoked`: (Unix time, hash) of tokens that open nothing any more.
-    """
+def _begin_incarnation(data: Path, former: ChainHead | None, why: str, withdrawn: _Withdrawals | None = None) -> None:
+    """Add an incarnation to the database; its chain counts on from the known end of the former database."""
     with closing(sqlite3.connect(data / "walras.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")
@@ -200,7 +238,8 @@ def _begin_incarnation(
             " SELECT cluster_id, ?, ?, ? FROM incarnations ORDER BY seq DESC LIMIT 1",
             [random_hex(None, 16), SYSTEM_CLOCKS.wall(), why],
         )
-        connection.executemany("UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL", revoked)
+        if withdrawn is not None:
+            _withdraw(connection, withdrawn)
         head = accept_chain(connection, former)
         connection.execute("COMMIT")
     (data / "tip").unlink(missing_ok=True)

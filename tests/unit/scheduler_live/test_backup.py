@@ -15,15 +15,17 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from scheduler.live.auth.access_control import UserCaller, UserRole, caller_of_token, new_user_token
+from scheduler.live.auth.people import USER, People
 from scheduler.live.store.backup import accept_loss, back_up, find_damage, restore
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.migrations import migrations
 from scheduler.live.store.sqlite_store import SqliteStore, open_database
 from scheduler.live.store.store_interface import WriteBatch
-from scheduler.live.store.table_rows import JobRow, JournalRow
+from scheduler.live.store.table_rows import JobRow, JournalRow, PeopleRow
 from walras.cli.main import app
 from walras.errors import ConfigError, Conflict, NotFound
 from walras.job_request import JobId
+from walras.resources.people import UserSettings
 from walras.states import JobState
 
 pytestmark = pytest.mark.sql
@@ -99,6 +101,64 @@ def test_a_token_that_was_revoked_after_the_backup_stays_revoked(data: Path, tmp
     assert opened(tmp_path / "new") == (["ada", "bob"], True)
     (data / "walras.db").write_bytes(b"no database")
     assert opened(data, "--replace") == (["ada", "bob"], True)
+
+
+def _user(name: str, role: str, *projects: str, at: float = 1.0, removed: bool = False) -> PeopleRow:
+    body = UserSettings(role=role, projects=list(projects)).model_dump_json()
+    return PeopleRow(USER, name, body, at, "admin", removed=removed)
+
+
+def _restored(data: Path, backup: Path) -> tuple[dict[str, tuple[str, list[str], bool]], bool]:
+    """What the users may do in a restored folder, by name, and whether the command warns."""
+    told = CliRunner().invoke(app, ["admin", "restore", str(backup), "--data", str(data), "--replace"])
+    assert told.exit_code == 0
+    with contextlib.closing(SqliteStore(data)) as store:
+        people = People.of(store.load().rows(PeopleRow))
+    found = {name: (each.role, each.projects, people.is_removed(name)) for name, each in people.users.items()}
+    return found, "removed or lost a role" in told.output
+
+
+def test_what_users_lost_after_the_backup_does_not_come_back(data: Path, tmp_path: Path) -> None:
+    """Removed users, lowered roles, projects taken away; what they were given since is not there either."""
+    then = [_user(name, "operator", "p", "q") for name in ("ada", "bob", "cy", "dan", "eve", "same")]
+    later = [
+        _user("ada", "operator", "p", "q", at=2.0, removed=True), _user("bob", "viewer", "p", "q", at=2.0),
+        _user("cy", "admin", "p", at=2.0), _user("dan", "operator", "r", at=2.0), _user("eve", "admin", "*", at=2.0),
+        _user("new", "user", "p", at=2.0),
+    ]  # fmt: skip
+    with contextlib.closing(SqliteStore(data)) as store:
+        store.commit(WriteBatch(*then))
+        back_up(data, tmp_path / "backup")
+        store.commit(WriteBatch(*later))
+    kept = {
+        "ada": ("operator", ["p", "q"], True), "bob": ("viewer", ["p", "q"], False), "cy": ("operator", ["p"], False),
+        "dan": ("operator", ["r"], False), "eve": ("operator", ["p", "q"], False),
+        "same": ("operator", ["p", "q"], False),
+    }  # fmt: skip
+    assert _restored(data, tmp_path / "backup") == (kept, False)
+    assert _restored(data, tmp_path / "backup") == (kept, False)
+
+
+@pytest.mark.parametrize("what", ["another cluster", "another release", "no table"])
+def test_a_restore_warns_where_it_cannot_tell_what_users_lost(data: Path, tmp_path: Path, what: str) -> None:
+    """A user of that name in another cluster is another user."""
+    with contextlib.closing(SqliteStore(data)) as store:
+        token = new_user_token(UserCaller("ada", UserRole.USER, ("p",)), "admin")[1]
+        store.commit(WriteBatch(_user("ada", "operator", "p"), token))
+        back_up(data, tmp_path / "backup")
+        token.revoked_at = 5.0
+        store.commit(WriteBatch(_user("ada", "viewer", "p", at=2.0), token))
+    change = {
+        "another cluster": "UPDATE incarnations SET cluster_id = 'other'",
+        "another release": """UPDATE people SET body = '{"role": "auditor", "projects": ["p"]}'""",
+        "no table": "DROP TABLE people",
+    }[what]
+    with contextlib.closing(sqlite3.connect(data / "walras.db")) as connection:
+        connection.execute(change)
+        connection.commit()
+    assert _restored(data, tmp_path / "backup") == ({"ada": ("operator", ["p"], False)}, True)
+    with contextlib.closing(SqliteStore(data)) as restored:
+        assert (restored.tokens()[0].revoked_at is None) == (what == "another cluster")  # known by itself
 
 
 def test_a_backup_ends_however_often_its_server_commits(data: Path, tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ import contextlib
 import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
-from scheduler.live.loop.event_loop import collect_young, freeze_gc
+from scheduler.live.loop.event_loop import Step, collect_young, freeze_gc
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.store_interface import WriteBatch
 from tests.support.live_world import World
@@ -97,6 +98,60 @@ async def test_between_pieces_the_loop_runs_and_no_other_step_does(w: World) -> 
     await asyncio.sleep(0)
     await w.loop.perform(lambda transaction: seen.append("next step"))
     assert seen == [f"{what} {n}" for n in range(PIECES) for what in ("piece", "beside")] + ["next step"]
+
+
+def _slow(w: World, seen: list[str], who: str, count: int) -> list[Step[int]]:
+    """Steps of which two take longer than a turn may while others wait."""
+
+    def step(number: int, transaction: Transaction) -> int:
+        w.clock.at += 0.003
+        seen.append(who)
+        return number
+
+    return [partial(step, number) for number in range(count)]
+
+
+async def test_a_turn_is_short_while_others_wait_for_the_batch(w: World) -> None:
+    """Whether with a step of their own or to read what is durable; alone it has as many steps as a turn may have."""
+    seen: list[str] = []
+    alone = asyncio.create_task(
+        w.loop.perform_in_turns("ada", _slow(w, seen, "ada", 8), last=lambda _: seen.append("end"))
+    )
+    assert await alone == list(range(8))
+    assert seen == ["ada"] * 8 + ["end"]
+
+    async def read() -> None:
+        await w.loop.settled()
+        seen.append("read")
+
+    for other in (lambda: w.loop.perform(lambda _: seen.append("step")), read):
+        seen.clear()
+        begun = asyncio.Event()
+        first = partial(lambda event, _: event.set(), begun)
+        long = asyncio.create_task(w.loop.perform_in_turns("ada", _slow(w, seen, "ada", 8), first=first))
+        await begun.wait()
+        await other()
+        assert len(seen) <= 4
+        assert seen[-1] != "ada"
+        assert await long == list(range(8))
+
+
+async def test_each_holder_has_its_turn(w: World) -> None:
+    """However many submissions one holder has under way, another waits for one turn of these."""
+    seen: list[str] = []
+    submit = w.loop.perform_in_turns
+    many = [submit("ada", _slow(w, seen, "ada", 4)) for _ in range(10)]
+    await asyncio.gather(*many, submit("bob", _slow(w, seen, "bob", 4)))
+    assert seen.index("bob") <= 4
+    assert (seen.count("ada"), seen.count("bob")) == (40, 4)
+
+
+async def test_a_turn_does_not_wait_for_ever_behind_steps_of_others(w: World) -> None:
+    busy, seen = Busy(w), list[str]()
+    async with busy.on():
+        before = busy.batches
+        await asyncio.wait_for(w.loop.perform_in_turns("ada", _slow(w, seen, "ada", 1)), 5.0)
+        assert busy.batches - before <= BATCHES_MOST + 1
 
 
 _MADE, _TURNS = 100, 300

@@ -13,7 +13,7 @@ from scheduler.live.auth.people import People, adopt_token_owners
 from scheduler.live.store.table_rows import PeopleRow
 from tests.support.http_face import Face, facing
 from walras.job_request import JobId
-from walras.resources.people import Caps
+from walras.resources.people import ROLES, Caps
 from walras.states import JobState
 
 pytestmark = pytest.mark.sql
@@ -284,3 +284,7 @@ def test_an_earlier_releases_tokens_keep_what_they_opened() -> None:
     caller = people.caller(token, token.created_at + 1)
     assert (caller.role, caller.projects) == (UserRole.ADMIN, ("*",))
     assert adopt_token_owners(people, [token], token.created_at + 2) == []  # and not again at the next start
+
+
+def test_the_roles_of_settings_are_those_that_requests_are_judged_by() -> None:
+    assert list(ROLES) == [role.word for role in sorted(UserRole)]
