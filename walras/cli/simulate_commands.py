@@ -217,7 +217,11 @@ def simulate_replay_command(
 
     recording = recording_of(source)
     from_s = parse_length_option(from_, "--from") or 0.0
-    exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
+    if export is not None:
+        from simulator.reports.recorded_runs import write_recording
+
+        write_recording(recording, export)
+    exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, output=output.value))
 
 
 @simulate_commands.command("report")
