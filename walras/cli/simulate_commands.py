@@ -458,7 +458,7 @@ def workload_from_slurm_command(
     from simulator.workloads.slurm_snapshot import read_slurm_snapshot, write_snapshot
 
     snapshot = read_slurm_snapshot(queue, machines)
-    written = write_snapshot(snapshot, str(queue), out, cluster, used=used, force=force)
+    written = write_snapshot(snapshot, out, cluster, used=used, force=force)
     if written.skipped.count:
         warn(f"walras: {written.skipped.count} were left out; the first of them:", *written.skipped.first)
     show_line(f"{written.jobs} jobs, {written.running} of them running, in {out}")
