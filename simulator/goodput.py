@@ -526,10 +526,16 @@ class GoodputLaws:
         return self._applications[name].batch_most
 
     def kind_of(self, name: str, batch: int | None, most: int | None, where: str) -> Kind:
-        """Returns the kind of a job that trains this application, and adds its law to `of`.
+        """Returns the kind of a job that trains this application, and makes sure that `of` has the kind's law.
 
-        `batch` alone never changes; with `most` the job chooses between the two; without both the law decides. Raises
-        ConfigError, which begins with `where`, for batches that the law does not cover.
+        Args:
+            name: the application.
+            batch: with `most` None the batch size of the whole run; else the smallest that the job may use (None: the
+                application's initial one).
+            most: the largest batch size that the job may use. None for both: any that the application allows.
+            where: the place in the user's input, with which a message begins.
+
+        Raises ConfigError for a batch above the largest of the application.
         """
         application = self._applications[name]
         largest = max(batch or 1, most or 1)

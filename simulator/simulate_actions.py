@@ -233,9 +233,7 @@ def worlds_catalogue() -> list[tuple[str, str, list[str]]]:
     ]  # fmt: skip
 
 
-def simulate_replay(
-    recording: "Recording", *, policy: str | None, from_s: float, seeds: str, export: Path | None, output: str
-) -> int:
+def simulate_replay(recording: "Recording", *, policy: str | None, from_s: float, seeds: str, output: str) -> int:
     """Simulates a recorded run again, perhaps under another policy; returns 0 if no conservation law was violated, else
     1.
     """
@@ -244,12 +242,9 @@ def simulate_replay(
         replay_recording,
         replay_table,
         with_policy_from,
-        write_recording,
     )
 
     console = _console()
-    if export is not None:
-        write_recording(recording, export)
     if policy is None and from_s:
         raise ConfigError("from when on which policy?", field="policy", fix="give --policy with --from")
     run = recording if policy is None else with_policy_from(recording, *load_named_policy(policy), from_s)

@@ -11,14 +11,36 @@ Shapes: n jobs that compete, c columns, p rows: pools and, after them, limits an
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: First column of each job (n + 1,), values (c,), first use of each column (c + 1,), pool and count of each use.
-ColumnTable = tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]
+
+class ColumnUses(NamedTuple):
+    """What columns take, in the form in which compiled loops read it: the first use of each column (c + 1,), and pool
+    (row) and amount of each use.
+    """
+
+    first: IntArray
+    pool: IntArray
+    amount: FloatArray
+
+
+class AssignmentTable(NamedTuple):
+    """An assignment problem in the form in which compiled loops read it."""
+
+    #: First column of each job (n + 1,).
+    first: IntArray
+    #: The worth of each column, and its accelerators over all pools (c,).
+    value: FloatArray
+    size: FloatArray
+    uses: ColumnUses
+    #: What is free of each row (p,), and how many of the rows are pools: the first.
+    capacity: FloatArray
+    pools: int
 
 
 @dataclass(frozen=True)
@@ -57,19 +79,19 @@ class AssignmentProblem:
         return np.searchsorted(self.job, np.arange(self.jobs))
 
     @cached_property
-    def table(self) -> ColumnTable:
-        """The columns by job and their uses by column, in the form in which compiled loops read them."""
-        columns, pool, count = len(self.job), self.use_pool, self.use_count
-        first = np.append(self.first, columns)
-        if len(self.use_first):
-            return first, self.value, self.use_first, pool, count
-        if len(self.use_column) == columns and np.array_equal(self.use_column, np.arange(columns)):
-            return first, self.value, np.arange(columns + 1), pool, count
-        if np.any(self.use_column[1:] < self.use_column[:-1]):
-            order = np.argsort(self.use_column, kind="stable")
-            pool, count = pool[order], count[order]
-        width = np.bincount(self.use_column, minlength=columns)
-        return first, self.value, np.append(0, np.cumsum(width)), pool, count
+    def table(self) -> AssignmentTable:
+        """The columns by job and their uses by column, as compiled loops read them."""
+        columns, pool, count, use_first = len(self.job), self.use_pool, self.use_count, self.use_first
+        if not len(use_first):
+            if len(self.use_column) == columns and np.array_equal(self.use_column, np.arange(columns)):
+                use_first = np.arange(columns + 1)
+            else:
+                if np.any(self.use_column[1:] < self.use_column[:-1]):
+                    order = np.argsort(self.use_column, kind="stable")
+                    pool, count = pool[order], count[order]
+                use_first = np.append(0, np.cumsum(np.bincount(self.use_column, minlength=columns)))
+        first, pools = np.append(self.first, columns), len(self.capacity) - self.limits
+        return AssignmentTable(first, self.value, self.size, ColumnUses(use_first, pool, count), self.capacity, pools)
 
     @cached_property
     def size(self) -> FloatArray:

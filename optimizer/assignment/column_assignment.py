@@ -108,9 +108,7 @@ def assign_jobs(
         draft.reached += found.value
         beyond = None
         if unlisted is not None:
-            beyond = partial(
-                unlisted_gain, unlisted, question, (columns.job[kept], competing), free, (limits, guarantees)
-            )
+            beyond = partial(unlisted_gain, unlisted, question, (columns.job[kept], competing), (limits, guarantees))
             prices = found.prices if len(question.capacity) == rows else np.concatenate((found.prices, credit))
         bound = found.bound if beyond is None else found.bound + beyond(prices)
         draft.bound += bound
@@ -122,7 +120,6 @@ def unlisted_gain(
     unlisted: "UnlistedGangs",
     question: AssignmentProblem,
     jobs: tuple[IntArray, BoolArray],
-    free: FloatArray,
     entities: tuple[LimitedEntities | None, GuaranteedEntities | None],
     prices: FloatArray,
 ) -> float:
@@ -133,14 +130,14 @@ def unlisted_gain(
     rows, competing = jobs
     known = np.where(competing, 0.0, np.inf)
     known[np.unique(rows)] = np.maximum(question.best_net(question.net(prices)), 0.0)
-    pools, (limits, guarantees) = len(free), entities
+    pools, (limits, guarantees) = len(question.capacity) - question.limits, entities
     charges, after = np.zeros((len(competing), pools)), pools
     if limits is not None:
         after += len(limits)
         charges += limits.charges(prices[pools:after])
     if guarantees is not None and len(prices) > after:
         charges -= guarantees.credits(prices[after:])[:, None]
-    return unlisted.gain(prices[:pools], charges, free, known)
+    return unlisted.gain(prices[:pools], charges, question.capacity[:pools], known)
 
 
 def assignment_problem_of(

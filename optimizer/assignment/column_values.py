@@ -61,9 +61,11 @@ The order of importance of its jobs is the one thing that changes meanwhile: who
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from optimizer.assignment.assignment_problem import ColumnUses
 from optimizer.assignment.plan_draft import PlanDraft, accelerators_held
 from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
 from optimizer.classes.aggregation import job_offsets
@@ -286,39 +288,53 @@ def place_overdue(
         return
     columns = problem.columns
     left = guard.reserved(problem.pools.capacity)
-    first = job_offsets(columns.job, len(problem.jobs))
-    use_first = job_offsets(columns.use_column, len(columns))
-    uses = (use_first, columns.use_pool, columns.use_count)
-    told = np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), plan.free, plan.column
+    reserve = Reserve(left, left.copy(), plan.free)
+    uses = ColumnUses(job_offsets(columns.use_column, len(columns)), columns.use_pool, columns.use_count)
+    timed = job_offsets(columns.job, len(problem.jobs)), ends_s, uses
+    told = np.array(overdue, dtype=np.int64), timed, reserve, plan.column
     _loops.run("_place_in_order", len(columns.use_count), *told)
 
 
+class Reserve(NamedTuple):
+    """The accelerators of each pool that overdue jobs may still take, those they might take at first, and those that
+    are free (p,).
+    """
+
+    left: FloatArray
+    whole: FloatArray
+    free: FloatArray
+
+
 @_loops
-def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: ignore[no-untyped-def]
+def _in_reserve(uses, reserve, c):  # type: ignore[no-untyped-def]
     """Returns whether column c fits what is left of the reserves, or of the pool where it is larger than a reserve."""
+    left, whole, free = reserve
     possible = True
-    for u in range(use_first[c], use_first[c + 1]):
-        r, count = use_pool[u], use_count[u]
+    for u in range(uses.first[c], uses.first[c + 1]):
+        r, count = uses.pool[u], uses.amount[u]
         large = count > whole[r]
         possible = possible and (count <= left[r] + _WHOLE or large) and count <= free[r] + _WHOLE
     return possible
 
 
 @_loops
-def _place_in_order(overdue, first, ends_s, use_first, use_pool, use_count, left, whole, free, column):  # type: ignore[no-untyped-def]
-    """Places these jobs in their order, each in the fitting column in which it ends soonest."""
+def _place_in_order(overdue, timed, reserve, column):  # type: ignore[no-untyped-def]
+    """Places these jobs in their order, each in the fitting column in which it ends soonest. `timed`: the first column
+    of each job (n + 1,), when it would end in each column (c,), and what columns use.
+    """
+    (first, ends_s, uses), (left, _, free) = timed, reserve
     for row in overdue:
         best, chosen = np.inf, column[row]
         if chosen < 0:
             for c in range(first[row], first[row + 1]):
-                if ends_s[c] < best and _in_reserve(c, use_first, use_pool, use_count, left, whole, free):
+                if ends_s[c] < best and _in_reserve(uses, reserve, c):
                     best, chosen = ends_s[c], c
         if chosen < 0:
             continue
-        for u in range(use_first[chosen], use_first[chosen + 1]):
-            left[use_pool[u]] -= use_count[u]
+        for u in range(uses.first[chosen], uses.first[chosen + 1]):
+            left[uses.pool[u]] -= uses.amount[u]
             if column[row] < 0:
-                free[use_pool[u]] -= use_count[u]
+                free[uses.pool[u]] -= uses.amount[u]
         column[row] = chosen
 
 

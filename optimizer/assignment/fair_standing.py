@@ -101,8 +101,18 @@ class FairStanding:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class FairnessTerms:
+    """How much a deficit counts."""
+
+    #: What a job gains when those who own it are behind by its length, in multiples of its value.
+    weight: float
+    #: Seconds after which a deficit counts half.
+    half_life_s: float
+
+
 def fair_standing(
-    problem: Problem, memory: Memory, length_s: FloatArray, worth: FloatArray, weight: float, half_life_s: float
+    problem: Problem, memory: Memory, length_s: FloatArray, worth: FloatArray, terms: FairnessTerms
 ) -> FairStanding | None:
     """Returns how far projects and users are behind now; None where no entity has a sibling and no deficit is
     remembered.
@@ -113,12 +123,11 @@ def fair_standing(
         length_s: seconds of each job on its best configuration; for a job of unknown length, the service that it has
             had (n,).
         worth: of each job, in the place where it is worth most (n,).
-        weight: what a job gains when those who own it are behind by its length, in multiples of its value.
-        half_life_s: seconds after which a deficit counts half.
+        terms: how much a deficit counts.
     """
-    entities, jobs = problem.entities, problem.jobs
+    entities, jobs, half_life_s = problem.entities, problem.jobs, terms.half_life_s
     before = memory.get("fair") if isinstance(memory, Mapping) else None
-    if weight <= 0 or not len(jobs) or len(entities) < 2:
+    if terms.weight <= 0 or not len(jobs) or len(entities) < 2:
         return None
     if before is None and np.bincount(problem.entities.above + 1).max() < 2:
         return None
@@ -142,20 +151,24 @@ def fair_standing(
             behind = deficit[family] / np.maximum(entitled[family], 1e-9)
             behind_s[family] = np.minimum(behind - behind.min(), half_life_s)
             contested += family.tolist()
-    due = entitled * (1.0 + behind_s / _turn_s(problem))
-    rivals, per_s = np.array(contested, dtype=np.int64), weight / np.maximum(length_s, _SHORTEST_S)
-    factor = _job_factors(problem, behind_s, due, rivals, per_s, worth)
-    return FairStanding(problem.at, factor, entitled, deficit, rivals)
+    claims = _Claims(behind_s, entitled * (1.0 + behind_s / _turn_s(problem)), np.array(contested, dtype=np.int64))
+    factor = _job_factors(problem, claims, terms.weight / np.maximum(length_s, _SHORTEST_S), worth)
+    return FairStanding(problem.at, factor, entitled, deficit, claims.contested)
 
 
-def _job_factors(
-    problem: Problem,
-    behind_s: FloatArray,
-    due: FloatArray,
-    contested: IntArray,
-    per_s: FloatArray,
-    worth: FloatArray,
-) -> FloatArray:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Claims:
+    """What the entities may claim because they are behind."""
+
+    #: Seconds of its share that each entity is behind (g,).
+    behind_s: FloatArray
+    #: Accelerators up to which jobs of each entity gain by that (g,).
+    due: FloatArray
+    #: The entities that have a sibling with jobs.
+    contested: IntArray
+
+
+def _job_factors(problem: Problem, claims: _Claims, per_s: FloatArray, worth: FloatArray) -> FloatArray:
     """Returns the factor by which the value of each job is multiplied (n,).
 
     A user who is behind inside a project takes from its other users, not from other projects: a user's factor counts
@@ -164,18 +177,16 @@ def _job_factors(
 
     Args:
         problem: n jobs, g entities.
-        behind_s: seconds of its share that each entity is behind (g,).
-        due: accelerators up to which jobs of each entity gain by that (g,).
-        contested: the entities that have a sibling with jobs.
+        claims: of the entities.
         per_s: what a second adds to the worth of each job, in multiples of that (n,).
         worth: of each job, in the place where it is worth most (n,).
     """
-    own, above = _lineage(problem)
+    (own, above), behind_s = _lineage(problem), claims.behind_s
     nested, waits = above >= 0, _running(problem) < 0
-    mine = _within(problem, own, due, behind_s, worth)
+    mine = _within(problem, own, claims, worth)
     user = np.where(own >= 0, 1.0 + per_s * np.where(mine, behind_s[own], 0.0), 1.0)
-    ours = _within(problem, above, due, behind_s, worth * user)
-    beyond = (np.isin(own, contested) & ~mine) | (np.isin(above, contested) & ~ours)
+    ours = _within(problem, above, claims, worth * user)
+    beyond = (np.isin(own, claims.contested) & ~mine) | (np.isin(above, claims.contested) & ~ours)
     more = np.where(beyond & waits, 1.0 / _FOR_MORE, 1.0)
     if len(np.unique(np.where(nested, above, own))) < 2:
         return user * more
@@ -194,7 +205,7 @@ def _job_factors(
     return factor
 
 
-def _within(problem: Problem, entity: IntArray, due: FloatArray, behind_s: FloatArray, worth: FloatArray) -> BoolArray:
+def _within(problem: Problem, entity: IntArray, claims: _Claims, worth: FloatArray) -> BoolArray:
     """Returns whether each job is among those of its entity that fit in what is due to it, the most valuable first
     (n,). Where not even the first is due as a whole, it keeps its turn while it runs, as long as its entity is behind.
     """
@@ -204,8 +215,8 @@ def _within(problem: Problem, entity: IntArray, due: FloatArray, behind_s: Float
     total = np.cumsum(size[order])
     starts = np.flatnonzero(np.diff(entity[order], prepend=-2))
     before = np.repeat(total[starts] - size[order][starts], np.diff(np.append(starts, len(order))))
-    last, most = total - before, due[entity[order]]
-    on_turn = ((_running(problem) >= 0) & (behind_s[entity] > 0))[order]
+    last, most = total - before, claims.due[entity[order]]
+    on_turn = ((_running(problem) >= 0) & (claims.behind_s[entity] > 0))[order]
     fits = np.zeros(len(jobs), dtype=np.bool_)
     fits[order] = (last <= most + _WHOLE) | (on_turn & (last - size[order] < np.minimum(most - _WHOLE, _WHOLE)))
     return fits

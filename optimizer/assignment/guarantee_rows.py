@@ -58,9 +58,8 @@ def rows_of_floors(question: AssignmentProblem, inside: BoolArray, floor: FloatA
         floor: accelerators that each entity has at least (m,). A floor of 0 makes no row: it holds at any price, and a
             search for prices could not tell which.
     """
-    steps, rows = len(question.use_count), len(question.capacity)
-    told = question.table, question.size, rows, inside & (floor > 0)[:, None]
-    return _with_rows(question, -floor, _loops.run("_with_floors", steps, *told))
+    told = question.table, inside & (floor > 0)[:, None]
+    return _with_rows(question, -floor, _loops.run("_with_floors", len(question.use_count), *told))
 
 
 def columns_with_bonuses(
@@ -75,9 +74,8 @@ def columns_with_bonuses(
         left: the accelerators that each guarantee still lacks: rows of the problem (m,). Larger gangs count for none.
         bonus: what a guaranteed accelerator is worth.
     """
-    steps, rows = 2 * len(question.use_count), len(question.capacity)
-    told = question.table, question.size, rows, (inside, left, bonus)
-    origin, value, *uses = _loops.run("_with_copies", steps, *told)
+    told = question.table, (inside, left, bonus)
+    origin, value, *uses = _loops.run("_with_copies", 2 * len(question.use_count), *told)
     made = replace(question, job=question.job[origin], value=value, running=_one_copy(question, origin, inside, left))
     return _with_rows(made, left, uses), origin
 
@@ -88,8 +86,7 @@ def waits_for_guarantee(question: AssignmentProblem, inside: BoolArray, left: Fl
     """
     hopes = np.flatnonzero((column < 0) & np.any(inside, axis=0))
     most = np.max(np.where(inside, left[:, None], -np.inf), axis=0)
-    told = question.table, question.size, question.capacity, hopes, most
-    return bool(_loops.run("_waits", len(question.use_count), *told))
+    return bool(_loops.run("_waits", len(question.use_count), question.table, hopes, most))
 
 
 def _with_rows(question: AssignmentProblem, capacity: FloatArray, uses: Sequence[Any]) -> AssignmentProblem:
@@ -126,8 +123,8 @@ def _one_copy(question: AssignmentProblem, origin: IntArray, inside: BoolArray, 
 
 
 @_loops
-def _waits(table, size, capacity, hopes, most):  # type: ignore[no-untyped-def]
-    first, _, use_first, use_pool, use_count = table
+def _waits(table, hopes, most):  # type: ignore[no-untyped-def]
+    first, _, size, (use_first, use_pool, use_count), capacity, _ = table
     for j in hopes:
         for c in range(first[j], first[j + 1]):
             fits = size[c] <= most[j] + _WHOLE
@@ -139,12 +136,12 @@ def _waits(table, size, capacity, hopes, most):  # type: ignore[no-untyped-def]
 
 
 @_loops
-def _with_floors(table, size, rows, counts):  # type: ignore[no-untyped-def]
+def _with_floors(table, counts):  # type: ignore[no-untyped-def]
     """Returns the first use of each column, and column, row and count of each use: those of the guarantees that each
     job counts for come after its others.
     """
-    first, value, use_first, use_pool, use_count = table
-    floors, total = len(counts), len(use_pool)
+    first, value, size, (use_first, use_pool, use_count), capacity, _ = table
+    floors, total, rows = len(counts), len(use_pool), len(capacity)
     for j in range(len(first) - 1):
         for e in range(floors):
             total += (first[j + 1] - first[j]) * int(counts[e, j])
@@ -177,33 +174,33 @@ def _above(j, inside, mine):  # type: ignore[no-untyped-def]
 
 
 @_loops
-def _counted(c, size, mine, many, left, counted):  # type: ignore[no-untyped-def]
-    """Writes those of the first `many` guarantees of `mine` that column c counts for into `counted`; returns how
+def _counted(size, mine, left, counted):  # type: ignore[no-untyped-def]
+    """Writes those of the guarantees `mine` that a gang of so many accelerators counts for into `counted`; returns how
     many.
     """
     few = 0
-    for i in range(many):
-        if size[c] <= left[mine[i]] + _WHOLE:
-            counted[few] = mine[i]
+    for e in mine:
+        if size <= left[e] + _WHOLE:
+            counted[few] = e
             few += 1
     return few
 
 
 @_loops
-def _with_copies(table, size, rows, guarantees):  # type: ignore[no-untyped-def]
+def _with_copies(table, guarantees):  # type: ignore[no-untyped-def]
     """Returns the column behind each copy and its value, the first use of each copy, and copy, row and count of each
     use.
 
     Copy k of a column has the bonuses of those of its guarantees, in their order, whose bits are set in k.
     """
-    first, value, use_first, use_pool, use_count = table
-    inside, left, bonus = guarantees
+    first, value, size, (use_first, use_pool, use_count), capacity, _ = table
+    (inside, left, bonus), rows = guarantees, len(capacity)
     mine, counted = np.zeros(len(left), np.int64), np.zeros(len(left), np.int64)
     copies, total = 0, 0
     for j in range(len(first) - 1):
         many = _above(j, inside, mine)
         for c in range(first[j], first[j + 1]):
-            few = _counted(c, size, mine, many, left, counted)
+            few = _counted(size[c], mine[:many], left, counted)
             copies += 1 << few
             total += ((use_first[c + 1] - use_first[c]) << few) + (few << few) // 2
     origin, worth, begins = np.empty(copies, np.int64), np.empty(copies), np.empty(copies + 1, np.int64)
@@ -212,7 +209,7 @@ def _with_copies(table, size, rows, guarantees):  # type: ignore[no-untyped-def]
     for j in range(len(first) - 1):
         many = _above(j, inside, mine)
         for c in range(first[j], first[j + 1]):
-            few = _counted(c, size, mine, many, left, counted)
+            few = _counted(size[c], mine[:many], left, counted)
             for k in range(1 << few):
                 begins[copy], added = at, 0.0
                 for u in range(use_first[c], use_first[c + 1]):
@@ -360,7 +357,7 @@ class GuaranteeQuestion:
         exchanged where both columns take as many accelerators of one pool and of no other row, and nobody runs there.
         """
         question, column, spare = self.question, column.copy(), self.held(column) - self.left
-        job, size, (_, value, use_first, use_pool, _) = question.job, question.size, question.table
+        job, (_, value, size, (use_first, use_pool, _), *_) = question.job, question.table
         is_inside: BoolArray = np.any(self.inside, axis=0)
         alike, place = np.diff(use_first) == 1, use_pool[use_first[:-1]]
         if len(question.running):

@@ -32,7 +32,7 @@ import numpy as np
 from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.classes.aggregation import JobPartition
 from optimizer.classes.class_problem import ClassProblem, with_class_rows
-from optimizer.classes.segments import sum_by
+from optimizer.classes.segments import Uses, merged_uses, sum_by
 from optimizer.problem import BoolArray, Entities, EntityLimits, FloatArray, IntArray, Problem
 
 #: Slack for comparing counts that were computed in floating point.
@@ -76,27 +76,18 @@ class LimitedEntities:
             kept: column of the problem that each column of the question is (c,).
         """
         row, column = np.nonzero(self.use[:, kept] > 0)
-        return with_rows(question, (row, column, self.use[row, kept[column]]), left)
+        return with_rows(question, (column, row, self.use[row, kept[column]]), left)
 
 
-def with_rows(
-    question: AssignmentProblem, uses: tuple[IntArray, IntArray, FloatArray], capacity: FloatArray
-) -> AssignmentProblem:
-    """Returns the problem with these rows appended.
-
-    Args:
-        question: any.
-        uses: the new row, the column and the count of each use.
-        capacity: of the new rows (m,).
-    """
-    row, column, count = uses
-    use_column = np.concatenate((question.use_column, column))
-    order = np.argsort(use_column, kind="stable")  # Keeps a column's uses of pools before its uses of other rows.
+def with_rows(question: AssignmentProblem, uses: Uses, capacity: FloatArray) -> AssignmentProblem:
+    """Returns the problem with these rows appended; `uses` count rows from 0, `capacity` is theirs (m,)."""
+    known, (column, row, count) = (question.use_column, question.use_pool, question.use_count), uses
+    use_column, use_pool, use_count = merged_uses(known, (column, len(question.capacity) + row, count))
     return replace(
         question,
-        use_column=use_column[order],
-        use_pool=np.concatenate((question.use_pool, len(question.capacity) + row))[order],
-        use_count=np.concatenate((question.use_count, count))[order],
+        use_column=use_column,
+        use_pool=use_pool,
+        use_count=use_count,
         capacity=np.concatenate((question.capacity, capacity)),
         limits=question.limits + len(capacity),
         use_first=np.zeros(0, dtype=np.int64),
@@ -245,7 +236,7 @@ class RentalLimits:
     def rows_beside(self, problem: ClassProblem, classes: JobPartition) -> ClassProblem:
         """Returns the class problem with one more row for each limit, after those of the pools."""
         row, column = np.nonzero(self.use[:, classes.column] > 0)
-        return with_class_rows(problem, (row, column, self.use[row, classes.column[column]]), self.most)
+        return with_class_rows(problem, (column, row, self.use[row, classes.column[column]]), self.most)
 
 
 def without_forbidden(problem: Problem) -> Problem:

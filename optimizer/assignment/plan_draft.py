@@ -97,12 +97,7 @@ def accelerators_held(problem: Problem, chosen: IntArray) -> FloatArray:
 
 
 def finish_plan(
-    problem: Problem,
-    value: FloatArray,
-    size: FloatArray,
-    draft: PlanDraft,
-    measure: PlanMeasure,
-    first: Sequence[int] = (),
+    problem: Problem, value: FloatArray, draft: PlanDraft, measure: PlanMeasure, first: Sequence[int] = ()
 ) -> Plan:
     """Returns the plan, with each job's surplus at its prices; the jobs with most value per accelerator come first, one
     priority class after another.
@@ -110,7 +105,6 @@ def finish_plan(
     Args:
         problem: n jobs, c columns.
         value: of each column (c,).
-        size: accelerators of each column (c,).
         draft: the column of each job.
         measure: the objective and its units.
         first: rows of the jobs that come before all others of their class, in their order.
@@ -121,7 +115,7 @@ def finish_plan(
         cost += charged_costs(columns, draft.charges)
     surplus, density = np.zeros(n), np.zeros(n)
     np.maximum.at(surplus, columns.job, value - cost)
-    np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))
+    np.maximum.at(density, columns.job, value / np.maximum(column_accelerators(columns), 1.0))
     rank = np.full(n, len(first), dtype=np.int64)
     rank[list(first)] = np.arange(len(first))
     rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, rank, -jobs.priority_class))

@@ -10,6 +10,7 @@ Where some jobs take more accelerators, no exact answer is quick: `assign_by_sea
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,11 +74,26 @@ def solve_transportation(value: FloatArray, capacity: IntArray) -> tuple[IntArra
     return place, prices
 
 
+class Leavers(NamedTuple):
+    """The job of each pool that loses least by leaving it, and by moving from it to each other pool.
+
+    inf and -1 where nobody can, and in pools that were never full: there it does not matter.
+    """
+
+    #: What is lost by leaving, and whose it is (p,).
+    leave: FloatArray
+    leaver: IntArray
+    #: What is lost by a move, and whose it is (p, p).
+    move: FloatArray
+    mover: IntArray
+
+
 @_loops
-def _free_cost(pools, load, capacity, leave, move, cost, onward):  # type: ignore[no-untyped-def]
+def _free_cost(leavers, load, capacity, cost, onward):  # type: ignore[no-untyped-def]
     """Computes what freeing one place of each pool costs (`cost`), and where the job that leaves goes (`onward`, -1:
     out).
     """
+    pools, leave, move = len(load), leavers.leave, leavers.move
     for r in range(pools):
         onward[r] = -1
         cost[r] = 0.0 if load[r] < capacity[r] else leave[r]
@@ -96,11 +112,12 @@ def _free_cost(pools, load, capacity, leave, move, cost, onward):  # type: ignor
 
 
 @_loops
-def _note(j, r, pools, value, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
+def _note(value, leavers, j, r):  # type: ignore[no-untyped-def]
     """Records job j of pool r where it loses least of the pool by leaving it, or by moving to another pool."""
+    leave, leaver, move, mover = leavers
     if value[j, r] < leave[r]:
         leave[r], leaver[r] = value[j, r], j
-    for q in range(pools):
+    for q in range(len(leave)):
         if value[j, q] > 0.0 and value[j, r] - value[j, q] < move[r, q]:
             move[r, q], mover[r, q] = value[j, r] - value[j, q], j
 
@@ -124,28 +141,31 @@ def _least_move(q, jobs, worth, value):  # type: ignore[no-untyped-def]
 
 
 @_loops
-def _note_all(r, pools, value, jobs, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
+def _note_all(value, leavers, jobs, r):  # type: ignore[no-untyped-def]
     """Does what `_note` does for all jobs of a pool that has just become full, in their order."""
+    leave, leaver, move, mover = leavers
     worth = value[jobs, r]
     leave[r], leaver[r] = _least(worth, jobs)
-    for q in range(pools):
+    for q in range(len(leave)):
         move[r, q], mover[r, q] = _least_move(q, jobs, worth, value)
 
 
 @_loops
-def _forget(k, r, pools, value, members, load, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
-    """Removes job k from pool r, and finds the job that now loses least by leaving or moving in its stead."""
-    places = members[r]
-    for i in range(load[r]):
-        if places[i] == k:
-            places[i] = places[load[r] - 1]
+def _forget(value, leavers, jobs, k, r):  # type: ignore[no-untyped-def]
+    """Removes job k from the jobs of pool r, the last of which takes its place, and finds the job that now loses least
+    by leaving or moving in its stead.
+    """
+    leave, leaver, move, mover = leavers
+    last = len(jobs) - 1
+    for i in range(last):
+        if jobs[i] == k:
+            jobs[i] = jobs[last]
             break
-    load[r] -= 1
-    others = places[: load[r]]
+    others = jobs[:last]
     worth = value[others, r]
     if leaver[r] == k:
         leave[r], leaver[r] = _least(worth, others)
-    for q in range(pools):
+    for q in range(len(leave)):
         if mover[r, q] == k:
             move[r, q], mover[r, q] = _least_move(q, others, worth, value)
 
@@ -156,10 +176,12 @@ def _insert_by_best_paths(value, capacity, order, strict):  # type: ignore[no-un
     place = np.full(n, -1, np.int64)
     members = np.zeros((pools, max(1, min(n, capacity.max()) + 1)), np.int64)
     load = np.zeros(pools, np.int64)
-    leave, leaver = np.full(pools, np.inf), np.full(pools, -1, np.int64)
-    move, mover = np.full((pools, pools), np.inf), np.full((pools, pools), -1, np.int64)
+    leavers = Leavers(
+        np.full(pools, np.inf), np.full(pools, -1, np.int64),
+        np.full((pools, pools), np.inf), np.full((pools, pools), -1, np.int64),
+    )  # fmt: skip
     cost, onward = np.zeros(pools), np.full(pools, -1, np.int64)
-    _free_cost(pools, load, capacity, leave, move, cost, onward)
+    _free_cost(leavers, load, capacity, cost, onward)
     for j in order:
         best, r = strict, -1
         for q in range(pools):
@@ -172,24 +194,25 @@ def _insert_by_best_paths(value, capacity, order, strict):  # type: ignore[no-un
             full, q = load[r] >= capacity[r], onward[r]
             outgoing = -1
             if full:
-                outgoing = leaver[r] if q < 0 else mover[r, q]
-                _forget(outgoing, r, pools, value, members, load, leave, leaver, move, mover)
+                outgoing = leavers.leaver[r] if q < 0 else leavers.mover[r, q]
+                _forget(value, leavers, members[r, : load[r]], outgoing, r)
+                load[r] -= 1
             members[r, load[r]] = incoming
             load[r] += 1
             place[incoming] = r
             if full:
-                _note(incoming, r, pools, value, leave, leaver, move, mover)
+                _note(value, leavers, incoming, r)
             is_dearer = is_dearer or load[r] >= capacity[r]
             if not full:
                 if load[r] >= capacity[r]:  # Who loses least by leaving a pool matters only once it is full.
-                    _note_all(r, pools, value, members[r, : load[r]], leave, leaver, move, mover)
+                    _note_all(value, leavers, members[r, : load[r]], r)
                 break
             if q < 0:
                 place[outgoing] = -1
                 break
             incoming, r = outgoing, q
         if is_dearer:  # A place in a pool with room costs what it did.
-            _free_cost(pools, load, capacity, leave, move, cost, onward)
+            _free_cost(leavers, load, capacity, cost, onward)
     for r in range(pools):
         if cost[r] == np.inf:
             cost[r] = 0.0

@@ -26,7 +26,7 @@ from optimizer.check.certificate import jobwise_problem, policy_check_of
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedObjective, CheckedSum, DualProof
 from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, cheapest_mixture_at_least
 from optimizer.check.policy_measures import CheckRequest
-from optimizer.check.stage_proofs import recompute_stages
+from optimizer.check.stage_proofs import CheckedShares, recompute_stages
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem, bisected
 from optimizer.decision import Decision, Memory, Plan, Shares
@@ -68,7 +68,9 @@ def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, mem
     if len(decision.stages[0].prices) != len(facts.row_capacity):
         return None  # The answer does not come from this policy.
     measure = check.measure(CheckRequest(facts, policy.parameters, memory, decision))
-    recomputed = recompute_stages(facts, measure, replace(decision, stages=decision.stages[:1])).recomputed
+    recomputed = recompute_stages(
+        CheckedShares(facts, measure, replace(decision, stages=decision.stages[:1]))
+    ).recomputed
     if not recomputed:
         return None
     first = recomputed[0]

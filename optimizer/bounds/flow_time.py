@@ -14,35 +14,60 @@ cost, and the cheapest pieces that add up to its work are taken. As f grows, new
 ones, which are the top of a heap.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from optimizer.bounds.instance import FloatArray, SchedulingInstance
 from optimizer.classes.compiled_loops import njit
+from optimizer.problem import IntArray
 
 
-def cheapest_flows(
-    arrival_at: FloatArray,
-    steps: FloatArray,
-    gang: FloatArray,
-    steps_per_s: FloatArray,
-    prices: FloatArray,
-    interval_s: float,
-) -> tuple[FloatArray, FloatArray]:
-    """Returns a lower bound on flow time plus price of each job's cheapest schedule (n,), in seconds, and the
-    accelerator-seconds that these schedules use (i, p).
+class PricedTime(NamedTuple):
+    """Prices of an accelerator-second in every interval of time (i, p), and how long an interval is, seconds."""
+
+    prices: FloatArray
+    interval_s: float
+
+
+class _Work(NamedTuple):
+    """A job's arrival, its steps and accelerators, its speed on each pool, and the pools by speed, the slowest first
+    (p,).
     """
-    order = np.argsort(steps_per_s, axis=1, kind="stable")
-    flows, used = _flows(arrival_at, steps, gang, steps_per_s, order, prices, interval_s)
+
+    arrival: float
+    steps: float
+    gang: float
+    speed: FloatArray
+    order: IntArray
+
+
+class _Pieces(NamedTuple):
+    """Work space: the lower hull of idling and the points (speed, price of the gang) in one interval, as pieces from
+    one pool (-1: idle) to a faster one with what a step costs, and the heap of the pieces that are bought.
+    """
+
+    low: IntArray
+    high: IntArray
+    slope: FloatArray
+    heap: FloatArray
+
+
+def cheapest_flows(instance: SchedulingInstance, time: PricedTime) -> tuple[FloatArray, FloatArray]:
+    """Returns a lower bound on flow time plus price of each job's cheapest schedule (n,), in seconds, and the
+    accelerator-seconds that these schedules use (i, p). Intervals begin at instant 0.
+    """
+    order = np.argsort(instance.steps_per_s, axis=1, kind="stable")
+    jobs = instance.arrival_at, instance.steps, instance.gang, instance.steps_per_s, order
+    flows, used = _flows(jobs, time)
     return flows, used
 
 
 @njit(cache=True)
-def _hull_pieces(row, order, gang, price, low, high, slope):  # type: ignore[no-untyped-def]
-    """Writes the lower hull of idling and the points (speed, price of the gang) as pieces from one pool (-1: idle) to
-    a faster one; returns how many.
-    """
+def _find_hull(job, price, pieces):  # type: ignore[no-untyped-def]
+    """Writes the hull at the prices of one interval; returns how many pieces it has."""
+    (_, _, gang, row, order), (low, high, slope, _) = job, pieces
     count = 0
     for place in range(len(order)):
         pool = order[place]
@@ -68,9 +93,9 @@ def _hull_pieces(row, order, gang, price, low, high, slope):  # type: ignore[no-
 
 
 @njit(cache=True)
-def _heap_push(heap, size, cost, amount, interval, piece):  # type: ignore[no-untyped-def]
+def _heap_push(heap, size, entry):  # type: ignore[no-untyped-def]
     """Adds an entry (cost, amount, interval, piece) to the heap, whose top has the largest cost."""
-    at = size
+    at, (cost, amount, interval, piece) = size, entry
     while at > 0:
         parent = (at - 1) // 2
         if heap[parent, 0] >= cost:
@@ -128,8 +153,9 @@ def _interval_length(interval, intervals, interval_s, arrival, endless):  # type
 
 
 @njit(cache=True)
-def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low, high, slope):  # type: ignore[no-untyped-def]
+def _best_finish(job, time, pieces):  # type: ignore[no-untyped-def]
     """Returns the best finish: (lower bound on its value, interval, seconds into it)."""
+    (arrival, steps, _, row, order), (prices, interval_s), (low, high, slope, heap) = job, time, pieces
     intervals = len(prices)
     free = np.zeros(prices.shape[1])
     endless = steps / row[order[-1]]
@@ -141,16 +167,16 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
         if begins >= best:
             break
         length = _interval_length(interval, intervals, interval_s, arrival, endless)
-        pieces = _hull_pieces(row, order, gang, price, low, high, slope)
-        fastest, paid, dearest = row[high[pieces - 1]], 0.0, 0.0
-        for piece in range(pieces):
+        count = _find_hull(job, price, pieces)
+        fastest, paid, dearest = row[high[count - 1]], 0.0, 0.0
+        for piece in range(count):
             speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
             paid += slope[piece] * speed
             dearest = max(dearest, slope[piece])
         if work + fastest * length < steps * (1 - 1e-12):
-            for piece in range(pieces):
+            for piece in range(count):
                 speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
-                _heap_push(heap, size, slope[piece], speed * length, interval, piece)
+                _heap_push(heap, size, (slope[piece], speed * length, interval, piece))
                 size += 1
             work += fastest * length
             cost += paid * length
@@ -162,15 +188,15 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
             marginal = max(dearest, marginal)
         left = begins + early + cost + paid * early
         falls = 1.0
-        for piece in range(pieces):
+        for piece in range(count):
             speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
             falls += speed * min(slope[piece] - marginal, 0.0)
-            _heap_push(heap, size, slope[piece], speed * length, interval, piece)
+            _heap_push(heap, size, (slope[piece], speed * length, interval, piece))
             size += 1
         size, work, cost = _trim_heap(heap, size, work + fastest * length, cost + paid * length, steps)
         right = begins + length + cost
         rises = 1.0
-        for piece in range(pieces):
+        for piece in range(count):
             speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
             rises += speed * min(slope[piece] - heap[0, 0], 0.0)
         value, after = left, early
@@ -186,23 +212,25 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
 
 
 @njit(cache=True)
-def _record_use(arrival, steps, gang, row, order, prices, interval_s, last, after, heap, low, high, slope, used):  # type: ignore[no-untyped-def]
+def _add_use(job, time, finish, pieces, used):  # type: ignore[no-untyped-def]
     """Adds the accelerator-seconds that the cheapest schedule with that finish uses."""
+    (arrival, steps, gang, row, _), (prices, interval_s), (last, after) = job, time, finish
+    low, high, slope, heap = pieces
     intervals = len(prices)
     size, work, cost = np.int64(0), 0.0, 0.0
     for interval in range(int(arrival // interval_s), min(last, intervals - 1) + 1):
         length = after if interval == last else _interval_length(interval, intervals, interval_s, arrival, 0.0)
-        pieces = _hull_pieces(row, order, gang, prices[interval], low, high, slope)
-        for piece in range(pieces):
+        count = _find_hull(job, prices[interval], pieces)
+        for piece in range(count):
             speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
-            _heap_push(heap, size, slope[piece], speed * length, interval, piece)
+            _heap_push(heap, size, (slope[piece], speed * length, interval, piece))
             size += 1
             work += speed * length
             cost += slope[piece] * speed * length
         size, work, cost = _trim_heap(heap, size, work, cost, steps)
     for entry in range(size):
         interval, piece = int(heap[entry, 2]), int(heap[entry, 3])
-        _hull_pieces(row, order, gang, prices[interval], low, high, slope)
+        _find_hull(job, prices[interval], pieces)
         slower = low[piece]
         seconds = heap[entry, 1] / (row[high[piece]] - (row[slower] if slower >= 0 else 0.0))
         used[interval, high[piece]] += gang * seconds
@@ -211,32 +239,16 @@ def _record_use(arrival, steps, gang, row, order, prices, interval_s, last, afte
 
 
 @njit(cache=True)
-def _flows(arrival_at, steps, gang, steps_per_s, order, prices, interval_s):  # type: ignore[no-untyped-def]
-    jobs, pools = steps_per_s.shape
-    flows, used = np.empty(jobs), np.zeros(prices.shape)
-    heap = np.empty(((len(prices) + 1) * pools, 4))
-    low, high, slope = np.empty(pools, np.int64), np.empty(pools, np.int64), np.empty(pools)
-    for job in range(jobs):
-        row = steps_per_s[job]
-        flows[job], last, after = _best_finish(
-            arrival_at[job], steps[job], gang[job], row, order[job], prices, interval_s, heap, low, high, slope
-        )
-        _record_use(
-            arrival_at[job],
-            steps[job],
-            gang[job],
-            row,
-            order[job],
-            prices,
-            interval_s,
-            last,
-            after,
-            heap,
-            low,
-            high,
-            slope,
-            used,
-        )
+def _flows(jobs, time):  # type: ignore[no-untyped-def]
+    arrival_at, steps, gang, steps_per_s, order = jobs
+    n, pools = steps_per_s.shape
+    flows, used = np.empty(n), np.zeros(time.prices.shape)
+    heap = np.empty(((len(time.prices) + 1) * pools, 4))
+    pieces = _Pieces(np.empty(pools, np.int64), np.empty(pools, np.int64), np.empty(pools), heap)
+    for j in range(n):
+        job = _Work(arrival_at[j], steps[j], gang[j], steps_per_s[j], order[j])
+        flows[j], last, after = _best_finish(job, time, pieces)
+        _add_use(job, time, (last, after), pieces, used)
     return flows, used
 
 
@@ -275,10 +287,9 @@ def flow_time_bound(
         there = np.tile(most, (_interval_count(instance, first, interval_s), 1))
     prices = np.zeros(there.shape)
     best, proof, direction = -np.inf, prices, np.zeros_like(prices)
+    from_first = replace(instance, arrival_at=instance.arrival_at - first)
     for step in range(steps):
-        flows, used = cheapest_flows(
-            instance.arrival_at - first, instance.steps, instance.gang, instance.steps_per_s, prices, interval_s
-        )
+        flows, used = cheapest_flows(from_first, PricedTime(prices, interval_s))
         value = float(flows.sum() - (there * prices).sum())
         if value > best:
             best, proof = value, prices

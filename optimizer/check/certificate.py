@@ -38,6 +38,7 @@ from optimizer.check.stage_proofs import (
     OPTIMAL,
     SAME,
     SOLVER_TOLERANCE,
+    CheckedShares,
     PlanProof,
     agrees,
     expects_no_stage,
@@ -327,9 +328,10 @@ def _check_program(
     if any(len(stage.prices) != rows for stage in shares.stages):
         complaints.append(f"a stage has another number of prices than there are rows ({rows})")
         return 0.0, 0.0
-    found = recompute_stages(facts, measure, shares)
+    stated = CheckedShares(facts, measure, shares)
+    found = recompute_stages(stated)
     complaints += [*measure.complaints, *found.complaints]
-    complaints += quote_complaints(facts, measure, shares, found.recomputed)
+    complaints += quote_complaints(stated, found.recomputed)
     if tuple(shares.relaxed) != measure.relaxed:
         complaints.append("the jobs whose deadline was relaxed are not those listed")
     if shares.certificate.maximise is not measure.maximise:

@@ -71,8 +71,8 @@ def _excess(facts: JobwiseProblem, row: int, gain: FloatArray, time: FloatArray,
     pairs = facts.problem.pairs
     assert pairs is not None, "packing needs pairs"
     pool = int(pairs.pool[row])
-    firsts = _sides(facts, int(pairs.first[row]), pool, float(pairs.first_factor[row]), gain, time)
-    seconds = _sides(facts, int(pairs.second[row]), pool, float(pairs.second_factor[row]), gain, time)
+    firsts = _sides(facts, int(pairs.first[row]), pool, pairs.first_factor[row] * gain, time)
+    seconds = _sides(facts, int(pairs.second[row]), pool, pairs.second_factor[row] * gain, time)
     most = 0.0
     for count in firsts.keys() & seconds.keys():
         best = (
@@ -83,7 +83,7 @@ def _excess(facts: JobwiseProblem, row: int, gain: FloatArray, time: FloatArray,
 
 
 def _sides(
-    facts: JobwiseProblem, kind: int, pool: int, factor: float, gain: FloatArray, time: FloatArray
+    facts: JobwiseProblem, kind: int, pool: int, worth: FloatArray, time: FloatArray
 ) -> dict[float, list[tuple[float, int]]]:
     """Worth of one half of a pair to each job of a kind, less its time, by gang size, largest first."""
     pairs = facts.problem.pairs
@@ -92,7 +92,7 @@ def _sides(
     for job in np.flatnonzero(pairs.kind == kind):
         column = facts.alone[job].get(pool)
         if column is not None:
-            sides[facts.uses[column][pool]].append((factor * float(gain[column]) - float(time[job]), int(job)))
+            sides[facts.uses[column][pool]].append((float(worth[column]) - float(time[job]), int(job)))
     return {count: sorted(each, reverse=True) for count, each in sides.items()}
 
 

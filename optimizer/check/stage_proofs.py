@@ -65,6 +65,15 @@ class RecomputedStage:
     scarce: BoolArray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckedShares:
+    """Stated shares, with the problem that they answer and what their policy measures."""
+
+    facts: JobwiseProblem
+    measure: PolicyMeasure
+    shares: Shares
+
+
 @dataclass(slots=True)
 class RecomputedStages:
     """The recomputed stages, and complaints about the stated ones."""
@@ -79,8 +88,9 @@ def is_scarce(facts: JobwiseProblem, prices: FloatArray, size: float) -> BoolArr
     return np.asarray(paid > _SCARCE * max(float(paid.sum()), size))
 
 
-def recompute_stages(facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares) -> RecomputedStages:
+def recompute_stages(stated: CheckedShares) -> RecomputedStages:
     """Check all stages; the certificate is compared with the first."""
+    facts, measure, shares = stated.facts, stated.measure, stated.shares
     found = RecomputedStages([], [])
     left = LevelState(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
     gone = np.zeros(len(facts.row_capacity), dtype=np.bool_)
@@ -105,9 +115,9 @@ def recompute_stages(facts: JobwiseProblem, measure: PolicyMeasure, shares: Shar
         found.complaints += [f"{name}: {text}" for text in _stage_complaints(facts, recomputed, stage, shares)]
         ended = is_leftover
         gone = gone | recomputed.scarce
-        left = _after(facts, measure, recomputed, left, gone, shares)
+        left = _after(stated, recomputed, left, gone)
     if not ended:
-        found.complaints += _missing_stage(facts, measure, found.recomputed, shares, left, gone)
+        found.complaints += _missing_stage(stated, found.recomputed, left, gone)
     return found
 
 
@@ -184,17 +194,10 @@ def _scale(facts: JobwiseProblem, form: CheckedObjective, shares: Shares, value:
     return max(abs(value), _LOWEST * form.highest, 1e-12)
 
 
-def _after(
-    facts: JobwiseProblem,
-    measure: PolicyMeasure,
-    recomputed: RecomputedStage,
-    left: LevelState,
-    gone: BoolArray,
-    shares: Shares,
-) -> LevelState:
+def _after(stated: CheckedShares, recomputed: RecomputedStage, left: LevelState, gone: BoolArray) -> LevelState:
     """The state after a stage: kept utilities, caps, settled jobs and scarce rows."""
-    form = recomputed.form
-    utility = facts.gained(measure.worth, shares)
+    facts, measure, form = stated.facts, stated.measure, recomputed.form
+    utility = facts.gained(measure.worth, stated.shares)
     if not isinstance(form, CheckedLevel):
         kept = np.where(form.weight > 0, utility, 0.0) if isinstance(form, CheckedLog) else utility
         return replace(left, kept=kept, stages=left.stages + 1)
@@ -210,15 +213,11 @@ def _after(
 
 
 def _missing_stage(
-    facts: JobwiseProblem,
-    measure: PolicyMeasure,
-    recomputed: list[RecomputedStage],
-    shares: Shares,
-    left: LevelState,
-    gone: BoolArray,
+    stated: CheckedShares, recomputed: list[RecomputedStage], left: LevelState, gone: BoolArray
 ) -> Iterator[str]:
     """A complaint where a further stage could raise some job and none is stated."""
-    if shares.certificate.status is not Status.OPTIMAL:
+    facts, measure = stated.facts, stated.measure
+    if stated.shares.certificate.status is not Status.OPTIMAL:
         return
     form, left = _next_form(measure, left)
     if form is not None and (not isinstance(form, CheckedLevel) or _rises(form, left, SOLVER_TOLERANCE).any()):
@@ -250,25 +249,23 @@ def _named_jobs(facts: JobwiseProblem, rows: np.ndarray) -> str:
     return f"jobs {shown}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''} have"
 
 
-def quote_complaints(
-    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, recomputed: list[RecomputedStage]
-) -> Iterator[str]:
+def quote_complaints(stated: CheckedShares, recomputed: list[RecomputedStage]) -> Iterator[str]:
     """Complaints about quoted prices, exchange rate and surpluses."""
+    facts, measure, shares = stated.facts, stated.measure, stated.shares
     if shares.quote.unit != measure.unit:
         yield f"prices are stated in {shares.quote.unit!r}; the policy quotes {measure.unit!r}"
-    prices = _quoted_prices(facts, measure, shares, recomputed)
-    for name, stated, price in zip(facts.problem.pools.pool_id, shares.quote.prices, prices, strict=True):
-        if not agrees(float(stated), float(price), max(abs(price), 1e-9)):
-            yield f"price of {name}: stated {stated:.9g}, found {price:.9g}"
+    prices = _quoted_prices(stated, recomputed)
+    for name, quoted, price in zip(facts.problem.pools.pool_id, shares.quote.prices, prices, strict=True):
+        if not agrees(float(quoted), float(price), max(abs(price), 1e-9)):
+            yield f"price of {name}: stated {quoted:.9g}, found {price:.9g}"
     exchange = _exchange(facts, measure)
     if not agrees(shares.quote.exchange, exchange, exchange):
         yield f"exchange: stated {shares.quote.exchange:.9g}, found {exchange:.9g}"
-    yield from _surplus_complaints(facts, measure, shares, exchange, prices)
+    yield from _surplus_complaints(stated, exchange, prices)
 
 
-def _quoted_prices(
-    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, recomputed: list[RecomputedStage]
-) -> FloatArray:
+def _quoted_prices(stated: CheckedShares, recomputed: list[RecomputedStage]) -> FloatArray:
+    facts, measure, shares = stated.facts, stated.measure, stated.shares
     prices = np.zeros(len(facts.capacity))
     if measure.priced_as_is:
         return np.array(shares.stages[0].prices) if shares.stages else prices
@@ -299,9 +296,8 @@ def _exchange(facts: JobwiseProblem, measure: PolicyMeasure) -> float:
     return len(weights) / sum(weights) if weights else 1.0
 
 
-def _surplus_complaints(
-    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, exchange: float, prices: FloatArray
-) -> Iterator[str]:
+def _surplus_complaints(stated: CheckedShares, exchange: float, prices: FloatArray) -> Iterator[str]:
+    facts, measure, shares = stated.facts, stated.measure, stated.shares
     gain, cost = exchange * measure.gain, facts.cost(prices)
     for job, mine in enumerate(facts.columns_of):
         net = max((float(gain[c] - cost[c]) for c in mine if facts.usable[c] and gain[c] > 0), default=0.0)

@@ -32,7 +32,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.classes.segments import sum_by
+from optimizer.classes.segments import Uses, merged_uses, sum_by
 from optimizer.decision import Status
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
@@ -88,24 +88,18 @@ class ClassProblem:
         return np.bincount(self.use_row, weights=per_use, minlength=self.rows).astype(np.float64)
 
 
-def with_class_rows(
-    problem: ClassProblem, uses: tuple[IntArray, IntArray, FloatArray], capacity: FloatArray
-) -> ClassProblem:
-    """Returns the problem with these rows appended.
-
-    Args:
-        problem: any.
-        uses: the new row, the column and the count of each use.
-        capacity: of the new rows (m,).
-    """
-    row, column, count = uses
-    owner = np.concatenate((np.repeat(np.arange(problem.columns), np.diff(problem.use_first)), column))
-    order = np.argsort(owner, kind="stable")
+def with_class_rows(problem: ClassProblem, uses: Uses, capacity: FloatArray) -> ClassProblem:
+    """Returns the problem with these rows appended; `uses` count rows from 0, `capacity` is theirs (m,)."""
+    column, row, count = uses
+    known = np.repeat(np.arange(problem.columns, dtype=np.int64), np.diff(problem.use_first))
+    owner, use_row, use_count = merged_uses(
+        (known, problem.use_row.astype(np.int64), problem.use_count), (column, problem.rows + row, count)
+    )
     return replace(
         problem,
-        use_first=np.searchsorted(owner[order], np.arange(problem.columns + 1)),
-        use_row=np.concatenate((problem.use_row, problem.rows + row))[order].astype(np.int32),
-        use_count=np.concatenate((problem.use_count, count))[order],
+        use_first=np.searchsorted(owner, np.arange(problem.columns + 1)),
+        use_row=use_row.astype(np.int32),
+        use_count=use_count,
         capacity=np.concatenate((problem.capacity, capacity)),
     )
 

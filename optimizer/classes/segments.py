@@ -20,6 +20,17 @@ def sum_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
     return np.asarray(np.bincount(owner, weights=values, minlength=owners), dtype=np.float64)
 
 
+#: The column (owner), the row and the amount of each use, as parallel arrays.
+Uses = tuple[IntArray, IntArray, FloatArray]
+
+
+def merged_uses(first: Uses, second: Uses) -> Uses:
+    """Returns all uses by column, those of `first` before those of `second`."""
+    column = np.concatenate((first[0], second[0]))
+    order = np.argsort(column, kind="stable")
+    return column[order], np.concatenate((first[1], second[1]))[order], np.concatenate((first[2], second[2]))[order]
+
+
 def max_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
     """Returns the largest value of each owner, at least 0 (owners,)."""
     best = np.zeros(owners)

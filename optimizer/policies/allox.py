@@ -75,7 +75,8 @@ class Allox:
         x = np.zeros(len(columns))
         x[kept] = x[found.starts] = 1.0
         total_s = found.total_s + float(length_s[kept].sum())
-        proof = self._proof(problem, usable & counted[columns.job], steps, total_s, x, guessed)
+        known = replace(problem, jobs=replace(problem.jobs, remaining_steps=steps))
+        proof = self._proof(known, usable & counted[columns.job], total_s, x, guessed)
         unplaceable = np.setdiff1d(np.arange(len(problem.jobs)), columns.job[usable])
         return unpriced_shares(problem, x, proof, unplaceable), _remember(problem, x)
 
@@ -91,14 +92,11 @@ class Allox:
         guess = np.maximum(self.unknown_s, jobs.attained_s / jobs.gang) * best
         return np.where(unknown, guess, jobs.remaining_steps), int(np.count_nonzero(unknown & (best > 0)))
 
-    def _proof(
-        self, problem: Problem, counted: BoolArray, steps: FloatArray, total_s: float, x: FloatArray, guessed: int
-    ) -> Certificate:
+    def _proof(self, problem: Problem, counted: BoolArray, total_s: float, x: FloatArray, guessed: int) -> Certificate:
         path = "assignment; bound: squashed area" + (f"; {guessed} lengths guessed" if guessed else "")
         if not counted.any():
             return Certificate(Status.EMPTY, 0.0, 0.0, 0.0, 0.0, path, maximise=False)
-        known = replace(problem, jobs=replace(problem.jobs, remaining_steps=steps))
-        bound = completion_bound_s(known, counted)
+        bound = completion_bound_s(problem, counted)
         gap = relative_gap(total_s, bound)
         return Certificate(Status.DEFINED, total_s, bound, gap, constraint_violation(problem, x), path, maximise=False)
 

@@ -217,7 +217,7 @@ class ElasticFlow:
             grow_greedily(problem, facts, draft, gain_by_value(problem, value), classes == priority_class)
         draft.reached = float(held.kept(promises))
         draft.bound = float(_met_alone(problem, facts, order))
-        plan = drafts.finish_plan(problem, value, facts.size, draft, MEASURE)
+        plan = drafts.finish_plan(problem, value, draft, MEASURE)
         rest = plan.rows[~np.isin(plan.rows, list(promises))]
         rows = np.array([*(row for row in order if row in promises), *rest.tolist()], dtype=np.int64)
         ids = problem.jobs.job_id

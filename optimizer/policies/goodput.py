@@ -45,7 +45,7 @@ class _ChoosesByGoodput(ABC):
         draft = drafts.begin_plan(problem)
         drafts.count_fixed(draft, value)
         assign_jobs(problem, value, draft, partial(solve_knapsack, tolerance=self._tolerance))
-        return drafts.finish_plan(problem, value, facts.size, draft, self._measure), memory
+        return drafts.finish_plan(problem, value, draft, self._measure), memory
 
     @abstractmethod
     def _values(self, problem: Problem, facts: ElasticJobs, history: ElasticHistory) -> FloatArray:

@@ -357,7 +357,8 @@ def fork_jobs(facts: HadarJobs, sync: float, placed: list[int], use: FloatArray,
     parts, total = np.ones(len(rows)), rate[rows].copy()
     free = facts.capacity - use.sum(axis=0)
     while len(rows):
-        gain = _seconds_saved(facts, sync, rows, use[rows], rate[rows], total)
+        faster = (total[:, None] + facts.rate[rows]) * (1.0 - sync)
+        gain = _seconds_saved(facts, rows, use[rows], rate[rows], faster)
         takes = (facts.rate[rows] > 0) & (facts.use[rows] <= free) & (parts < facts.forks[rows])[:, None]
         gain = np.where(takes, gain, 0.0)
         row, pool = np.unravel_index(int(np.argmax(gain)), gain.shape)
@@ -372,14 +373,13 @@ def fork_jobs(facts: HadarJobs, sync: float, placed: list[int], use: FloatArray,
 
 
 def _seconds_saved(
-    facts: HadarJobs, sync: float, rows: IntArray, use: FloatArray, rate: FloatArray, total: FloatArray
+    facts: HadarJobs, rows: IntArray, use: FloatArray, rate: FloatArray, faster: FloatArray
 ) -> FloatArray:
-    """Returns the seconds per accelerator that one more part on each pool saves these jobs (m, p); negative where a
-    part costs time.
+    """Returns the seconds per accelerator that one more part on each pool saves these jobs, which makes them so much
+    `faster` (m, p); negative where a part costs time.
     """
     restart_s, missing = facts.restart_s[rows], facts.held[rows] - use
     before_s = run_time_s(facts.left_steps[rows], rate) + np.where((missing == 0).all(axis=1), 0.0, restart_s)
-    faster = (total[:, None] + facts.rate[rows]) * (1.0 - sync)
     becomes_held = ((missing != 0).sum(axis=1) == 1)[:, None] & (missing == facts.use[rows]) & (missing > 0)
     after_s = run_time_s(facts.left_steps[rows][:, None], faster) + np.where(becomes_held, 0.0, restart_s[:, None])
     return (before_s[:, None] - after_s) / np.maximum(facts.use[rows], 1.0)

@@ -60,7 +60,7 @@ class Optimus:
         draft.prices, draft.bound = search_prices(choice)
         fixed = float(value[facts.running[facts.pinned]].sum())
         draft.reached, draft.bound = draft.reached + fixed, draft.bound + fixed
-        return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), None
+        return drafts.finish_plan(problem, value, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Returns the seconds that each configuration saves against waiting (c,); 0 for a job of unknown length."""

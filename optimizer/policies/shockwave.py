@@ -103,7 +103,7 @@ class Shockwave:
             prices = draft.prices.copy()
             grow_greedily(problem, facts, draft, gain_by_value(problem, once), competing)
             draft.prices = prices  # The quoted prices are those of the window.
-        return drafts.finish_plan(problem, value[:, -1] / self.rounds, facts.size, draft, MEASURE), None
+        return drafts.finish_plan(problem, value[:, -1] / self.rounds, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Returns what one round of a window in each configuration would add (c,), at the weight of a job that is not

@@ -171,7 +171,7 @@ class Walras:
         draft = self._drafted(whole, valued, first) if mixed is None else mixed.draft
         if valued.standing is not None:
             told["fair"] = valued.standing.remembered(whole, draft.column)
-        plan = plan_draft.finish_plan(whole, valued.values.value, valued.values.size, draft, measure, first)
+        plan = plan_draft.finish_plan(whole, valued.values.value, draft, measure, first)
         if mixed is not None:
             return mixed.in_terms_asked(plan), told
         return self._with_duration(whole, valued, late, plan), told
@@ -179,7 +179,7 @@ class Walras:
     def _valued(self, problem: Problem, memory: Memory) -> "_ValuedColumns":
         """Returns the values of all columns, with the terms they come from and the standing of projects and users."""
         from optimizer.assignment import column_values, plan_draft, remaining_time
-        from optimizer.assignment.fair_standing import fair_standing
+        from optimizer.assignment.fair_standing import FairnessTerms, fair_standing
         from optimizer.classes.segments import max_by
 
         measured_by = remaining_time.reference_configurations(problem)
@@ -193,7 +193,9 @@ class Walras:
             kept[~measured_by.elastic[problem.columns.job]] = 1.0
         values = column_values.column_values_of(problem, known, measured_by, self._terms(), kept)
         worth = max_by(problem.columns.job, values.value, len(problem.jobs))
-        standing = fair_standing(problem, memory, known.total_s, worth, self.fairness, self.fair_half_life)
+        standing = fair_standing(
+            problem, memory, known.total_s, worth, FairnessTerms(self.fairness, self.fair_half_life)
+        )
         if standing is not None:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
         return _ValuedColumns(measured_by, known, values, standing, history)

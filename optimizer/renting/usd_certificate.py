@@ -156,7 +156,7 @@ def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, st
     def bound_of(asked: AssignmentProblem) -> float:
         beyond = None
         if unlisted is not None:
-            beyond = partial(unlisted_gain, unlisted, asked, competing, free, (limits, guarantees))
+            beyond = partial(unlisted_gain, unlisted, asked, competing, (limits, guarantees))
         return _bound(Contest(asked, np.inf, beyond), stated=stated)
 
     bound = bound_of(question)

@@ -381,7 +381,7 @@ class EntityHoldings:
             return classes
         total = np.add.reduceat(problem.use_count, problem.use_first[:-1])
         row, column = np.nonzero(self.below[:, classes.classes.representative[problem.owner]])
-        return replace(classes, problem=with_class_rows(problem, (row, column, total[column]), self.allowed))
+        return replace(classes, problem=with_class_rows(problem, (column, row, total[column]), self.allowed))
 
     def tree(self, classes: AggregatedProblem, weight: FloatArray, accelerators: float) -> EntityTree:
         """Returns the tree over the classes; `weight` of each job against its siblings (n,)."""

@@ -97,6 +97,8 @@ class SnapshotNode:
 class QueueSnapshot:
     """The contents of a snapshot, and what was left out of it with the reasons."""
 
+    #: The file with the queue, for messages.
+    source: str
     jobs: list[SnapshotJob] = field(default_factory=list)
     nodes: list[SnapshotNode] = field(default_factory=list)
     skipped: int = 0
@@ -122,7 +124,7 @@ class WrittenSnapshot:
 
 def read_slurm_snapshot(queue: Path, machines: Path) -> QueueSnapshot:
     """Reads both files. Raises ConfigError that names file and line of text that is no such listing."""
-    snapshot = QueueSnapshot()
+    snapshot = QueueSnapshot(str(queue))
     seen: set[str] = set()
     for row in _rows(machines, _NODE_COLUMNS, _SINFO_COMMAND):
         _add_node(snapshot, row, seen)
@@ -337,14 +339,13 @@ def _name_or_none(text: str) -> str | None:
         return None
 
 
-def write_snapshot(
-    snapshot: QueueSnapshot, source: str, out: Path, cluster: Path, *, used: float, force: bool
-) -> WrittenSnapshot:
+def write_snapshot(snapshot: QueueSnapshot, out: Path, cluster: Path, *, used: float, force: bool) -> WrittenSnapshot:
     """Writes the jobs as a trace and the machines as a cluster file.
 
     `used`: the part of the requested time that jobs really take, above 0. Raises ConfigError where there is no job or
     no machine, and where a file cannot be written.
     """
+    source = snapshot.source
     if not 0 < used <= 1:
         raise ConfigError(f"used {used:g}", field="used", fix="give a part, above 0 and at most 1")
     why = f": {'; '.join(snapshot.first_skipped)}" if snapshot.first_skipped else ""

@@ -16,7 +16,7 @@ from optimizer.check.certificate import jobwise_problem, measure_of, policy_chec
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedSum
 from optimizer.check.jobwise_problem import JobwiseProblem
 from optimizer.check.policy_measures import CheckRequest
-from optimizer.check.stage_proofs import recompute_stages
+from optimizer.check.stage_proofs import CheckedShares, recompute_stages
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 from optimizer.registry import make
@@ -100,7 +100,7 @@ def test_no_mixture_of_packings_beats_the_bound(spec: PolicySpec, problem: Probl
     facts = jobwise_problem(problem, spec, shares.rent, check)
     assume(np.prod([1 + len(mine) for mine in facts.columns_of]) <= 600)
     measure = measure_of(spec, check, CheckRequest(facts, spec.parameters, None, shares))
-    first = recompute_stages(facts, measure, shares).recomputed[0]
+    first = recompute_stages(CheckedShares(facts, measure, shares)).recomputed[0]
     best = Mixtures.of(facts).best(first.form)
     assume(best is not None)
     sign = 1 if measure.maximise else -1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bench_fairness import POLICIES, flood_of, flooded_fleet, waits_and_times
-from optimizer.assignment.fair_standing import fair_standing
+from optimizer.assignment.fair_standing import FairnessTerms, fair_standing
 from optimizer.policies.walras import Walras
 from optimizer.policy import PolicySpec
 from optimizer.problem import Entities, FloatArray, Problem
@@ -50,7 +50,7 @@ def test_one_user_alone_is_decided_for_as_without_users() -> None:
     fair = simulate(jobs, flooded_fleet(PolicySpec("walras")))
     assert fair.jobs == plain.jobs
     alone = shared(5, 0)
-    assert fair_standing(alone, None, lengths(5), np.ones(5), 60.0, HOUR_S) is None
+    assert fair_standing(alone, None, lengths(5), np.ones(5), FairnessTerms(60.0, HOUR_S)) is None
     told, memory = Walras().decide(alone, None)
     assert memory == {"overdue": []}
     assert told.column.tolist() == Walras(fairness=0.0).decide(alone, None)[0].column.tolist()
@@ -59,7 +59,9 @@ def test_one_user_alone_is_decided_for_as_without_users() -> None:
 def test_who_is_behind_its_share_gains_worth_by_the_second_and_loses_it_when_served() -> None:
     before = {"fair": {"at": 0.0, "deficit": {"lab/bob": 0.0}, "rate": {"lab/bob": 2.0, "lab/ada": -2.0}}}
     length_s = np.array([HOUR_S] * 5 + [2 * HOUR_S] * 3)
-    standing = fair_standing(shared(4, 4, at=1800.0), before, length_s, np.arange(8.0, 0.0, -1.0), 8.0, 1e9)
+    standing = fair_standing(
+        shared(4, 4, at=1800.0), before, length_s, np.arange(8.0, 0.0, -1.0), FairnessTerms(8.0, 1e9)
+    )
     assert standing is not None
     # Two accelerators are his share: an hour's half without them is half an hour behind, half the length of his first
     # job and a quarter of the others'. Half a turn behind, half as much again is due to him: three places.
@@ -72,7 +74,7 @@ def test_who_is_behind_its_share_gains_worth_by_the_second_and_loses_it_when_ser
 
 def test_old_deficits_fade_and_entitlements_follow_demand() -> None:
     before = {"fair": {"at": 0.0, "deficit": {"lab/bob": 800.0}, "rate": {}}}
-    standing = fair_standing(shared(9, 1, at=HOUR_S), before, lengths(10), np.ones(10), 8.0, HOUR_S)
+    standing = fair_standing(shared(9, 1, at=HOUR_S), before, lengths(10), np.ones(10), FairnessTerms(8.0, HOUR_S))
     assert standing is not None
     assert standing.deficit.tolist() == pytest.approx([0.0, 0.0, 400.0])
     # Bob asks for one of four; the rest of his share is Ada's.
@@ -86,13 +88,13 @@ def test_a_part_of_a_place_is_due_once_it_has_added_up_to_one_for_a_turn() -> No
     problem = shared(3, 3, capacity=3.0)
     problem = replace(problem, columns=replace(problem.columns, running=np.array([1, 1, 0, 1, 0, 0], dtype=bool)))
     worth = np.array([3.0, 2.0, 1.0] * 2)
-    standing = fair_standing(problem, None, lengths(6), worth, 8.0, HOUR_S)
+    standing = fair_standing(problem, None, lengths(6), worth, FairnessTerms(8.0, HOUR_S))
     assert standing is not None
     memory = {"fair": standing.remembered(problem, np.array([0, 1, -1, 3, -1, -1]))}
     assert memory["fair"]["rate"] == {"lab/bob": 0.5}
     more = 1.0 / 1.1
     for hours, gains in ((0.9, [True, False, False]), (1.1, [True, True, False]), (2.9, [True, True, False])):
-        later = fair_standing(replace(problem, at=hours * HOUR_S), memory, lengths(6), worth, 8.0, 1e9)
+        later = fair_standing(replace(problem, at=hours * HOUR_S), memory, lengths(6), worth, FairnessTerms(8.0, 1e9))
         assert later is not None
         behind = 1.0 + 8.0 * hours * 0.5 / 1.5
         assert later.factor[:3].tolist() == pytest.approx([1.0, 1.0, more])
@@ -112,6 +114,6 @@ def test_a_user_behind_takes_from_its_project_alone() -> None:
     )
     problem = replace(more, at=HOUR_S, jobs=replace(more.jobs, entity=entity), entities=tree)
     before = {"fair": {"at": HOUR_S, "deficit": {"lab/bob": HOUR_S}, "rate": {}}}
-    standing = fair_standing(problem, before, lengths(6), np.ones(6), 8.0, 1e9)
+    standing = fair_standing(problem, before, lengths(6), np.ones(6), FairnessTerms(8.0, 1e9))
     assert standing is not None
     assert standing.factor.tolist() == pytest.approx([1.0 / 9.9] * 2 + [1.0] * 4)

@@ -330,7 +330,7 @@ def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat
     for policy in policies:
         if output is OutputFormat.TABLE:
             show_line(f"Under {Path(policy).stem}:")
-        simulate_replay(recording, policy=policy, from_s=0.0, seeds=seeds, export=None, output=output.value)
+        simulate_replay(recording, policy=policy, from_s=0.0, seeds=seeds, output=output.value)
     return 0
 
 

@@ -217,7 +217,11 @@ def simulate_replay_command(
 
     recording = recording_of(source)
     from_s = parse_length_option(from_, "--from") or 0.0
-    exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
+    if export is not None:
+        from simulator.reports.recorded_runs import write_recording
+
+        write_recording(recording, export)
+    exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, output=output.value))
 
 
 @simulate_commands.command("report")
@@ -454,7 +458,7 @@ def workload_from_slurm_command(
     from simulator.workloads.slurm_snapshot import read_slurm_snapshot, write_snapshot
 
     snapshot = read_slurm_snapshot(queue, machines)
-    written = write_snapshot(snapshot, str(queue), out, cluster, used=used, force=force)
+    written = write_snapshot(snapshot, out, cluster, used=used, force=force)
     if written.skipped.count:
         warn(f"walras: {written.skipped.count} were left out; the first of them:", *written.skipped.first)
     show_line(f"{written.jobs} jobs, {written.running} of them running, in {out}")

@@ -71,6 +71,17 @@ class NewtonStep:
     z: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Residual:
+    """What a step is to bring to 0: the excess of demand (r,) on the rows that are free to move, and how far prices
+    are from their unit.
+    """
+
+    over: FloatArray
+    free: BoolArray
+    miss: float
+
+
 def evaluate_dual(engine: PassEngine, task: DualTask, point: DualPoint) -> DualEvaluation:
     """Runs one pass at a point."""
     softness = point.softness * point.reference
@@ -107,17 +118,15 @@ def newton_direction(
     Where it would be longer than `trust` (see `step_length`), a ridge turns it towards descent. At the highest level
     prices may be less than one unit: then the level stays, and only prices move.
     """
-    over = _excess_demand(limit, evaluated)
-    rest, free = over + soften * evaluated.sums.by_softness, (evaluated.at.prices > 0) | (over > 0)
-    leveled = task.is_level and (evaluated.at.z < limit.highest or _unit_miss(task, limit, evaluated) < 0)
-    step = NewtonStep(np.zeros(len(rest)), 0.0)
+    over, miss = _excess_demand(limit, evaluated), _unit_miss(task, limit, evaluated)
+    rest = _Residual(over + soften * evaluated.sums.by_softness, (evaluated.at.prices > 0) | (over > 0), miss)
+    leveled = task.is_level and (evaluated.at.z < limit.highest or miss < 0)
+    step = NewtonStep(np.zeros(len(over)), 0.0)
     for ridge in _RIDGES:
         if leveled:
-            step = _lowered(
-                limit, evaluated, _with_level(limit, evaluated, rest, free, ridge, _unit_miss(task, limit, evaluated))
-            )
+            step = _lowered(limit, evaluated, _with_level(limit, evaluated, rest, ridge))
         else:
-            step = _prices_alone(limit, evaluated, rest, free, ridge)
+            step = _prices_alone(limit, evaluated, rest, ridge)
         if _LONG * step_length(evaluated, step) <= trust:
             break
     reach = step_length(evaluated, step)
@@ -175,26 +184,24 @@ def _system(
     return matrix + ridge * usual * np.eye(len(scale)), scale
 
 
-def _prices_alone(
-    limit: DemandLimit, evaluated: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float
-) -> NewtonStep:
+def _prices_alone(limit: DemandLimit, evaluated: DualEvaluation, rest: _Residual, ridge: float) -> NewtonStep:
+    free = rest.free
     matrix, scale = _system(limit, evaluated, free, ridge)
-    change = np.zeros(len(rest))
-    change[free] = scale * _solved(matrix, scale * rest[free])
+    change = np.zeros(len(free))
+    change[free] = scale * _solved(matrix, scale * rest.over[free])
     return NewtonStep(change, 0.0)
 
 
-def _with_level(
-    limit: DemandLimit, evaluated: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float, miss: float
-) -> NewtonStep:
+def _with_level(limit: DemandLimit, evaluated: DualEvaluation, rest: _Residual, ridge: float) -> NewtonStep:
+    free = rest.free
     matrix, scale = _system(limit, evaluated, free, ridge)
     rows, z = len(scale), max(evaluated.at.z, 1e-300)
     bordered = np.zeros((rows + 1, rows + 1))
     bordered[:rows, :rows] = matrix
     bordered[:rows, rows] = -scale * evaluated.sums.by_level[free] * z
     bordered[rows, :rows] = scale * limit.capacity[free]
-    found = _solved(bordered, np.append(scale * rest[free], miss))
-    change = np.zeros(len(rest))
+    found = _solved(bordered, np.append(scale * rest.over[free], rest.miss))
+    change = np.zeros(len(free))
     change[free] = scale * found[:rows]
     return NewtonStep(change, z * float(found[rows]))
 

@@ -157,7 +157,7 @@ def test_a_crowd_is_filled_as_if_every_job_were_looked_at(monkeypatch: pytest.Mo
             below = rng.random((2, 300)) < 0.4
             gangs, _ = columns_with_bonuses(gangs, below, np.array([2.0, 6.0]), 8.0)
         start = gangs.start if len(gangs.start) else np.zeros(len(gangs.capacity))
-        told = *gangs.table, gangs.capacity, 3, prices_of.running_column(gangs), True, start, 0.0
+        told = gangs.table, prices_of.running_column(gangs), True, start, 0.0
         found = prices_of._loops.compiled("_at_prices")(*told)
         with monkeypatch.context() as patched:
             patched.setattr(prices_of, "CROWD", 10**9)
@@ -173,15 +173,14 @@ def test_what_is_left_out_of_a_search_would_have_gained_nothing() -> None:
     improved = 0
     for _ in range(12):
         gangs = some_gangs(rng, 120, 3, 12)
-        table = gangs.table
         column, _, _, order = prices_of.fill_at_prices(gangs)
-        told = gangs.capacity, 3, column, order, np.zeros(len(gangs.value)), 1e9, 1e-9, 50, 10**9
+        margins, effort = gangs_of.Margins(np.zeros(len(gangs.value)), 1e9, 1e-9), gangs_of.Effort(50, 10**9)
         begun = column.copy()
         search = gangs_of._loops.compiled("_search")
-        search(*table, *told)
+        search(gangs.table, column, order, margins, effort)
         improved += bool((column != begun).any())
         ended = column.copy()
-        search(*table, *told)
+        search(gangs.table, column, order, margins, effort)
         np.testing.assert_array_equal(column, ended)
     assert improved >= 3
 

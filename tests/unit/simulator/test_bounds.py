@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from optimizer.bounds import flow_time
-from optimizer.bounds.flow_time import FlowBound, cheapest_flows, flow_time_bound
+from optimizer.bounds.flow_time import FlowBound, PricedTime, cheapest_flows, flow_time_bound
 from optimizer.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
 from simulator.reports import baselines as bounding
 from simulator.reports.baselines import BoundsChoice, lower_bounds
@@ -61,12 +61,12 @@ def test_a_jobs_cheapest_schedule_is_found(arrival: float, steps: float, speed: 
     """As by linear programs over a grid of finish times: never above, and in short intervals hardly below."""
     table = np.array(prices).reshape(3, 2)
     exact = cheapest_by_programs(arrival, steps, np.array(speed), table)
-    one = (np.array([arrival]), np.array([steps]), np.ones(1), np.array([speed]))
-    flows, used = cheapest_flows(*one, table, INTERVAL_S)
+    one = SchedulingInstance(np.array([arrival]), np.array([steps]), np.ones(1), np.array([speed]), np.ones(2))
+    flows, used = cheapest_flows(one, PricedTime(table, INTERVAL_S))
     assert flows[0] <= exact + 1e-6
     assert used.min() >= -1e-9
     longer = np.vstack([table, np.zeros((20, 2))])  # it ends where there are intervals
-    finely, _ = cheapest_flows(*one, np.repeat(longer, 40, axis=0), INTERVAL_S / 40)
+    finely, _ = cheapest_flows(one, PricedTime(np.repeat(longer, 40, axis=0), INTERVAL_S / 40))
     assert exact - 2 * GRID_S <= finely[0] <= exact + 1e-6
 
 
