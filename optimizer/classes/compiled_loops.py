@@ -36,10 +36,31 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         try:
             compiled: Callable[..., Any] = numba.njit(**options)(function)
         except RuntimeError:  # numba refuses to compile what it cannot cache
-            compiled = numba.njit(**{**options, "cache": False})(function)
+            return numba.njit(**{**options, "cache": False})(function)  # type: ignore[no-any-return]
+        _forget_unreadable(compiled)
         return compiled
 
     return made
+
+
+def _forget_unreadable(compiled: Any) -> None:
+    """Makes an index of numba's cache that cannot be read count as empty.
+
+    numba reads what an index holds before it looks whether the source has changed: after a release in which an argument
+    type has another name, it would raise AttributeError for good.
+    """
+    kept = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    load: Callable[[], dict[Any, Any]] | None = getattr(kept, "_load_index", None)
+    if load is None:
+        return
+
+    def load_readable() -> dict[Any, Any]:
+        try:
+            return load()
+        except Exception:  # pickle raises whatever the names in it raise
+            return {}
+
+    kept._load_index = load_readable  # type: ignore[union-attr]
 
 
 @dataclass(slots=True)

@@ -126,3 +126,26 @@ def _told_by(code: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     ).stdout.strip()
+
+
+_LOOP_OF_PAIRS = """
+from typing import NamedTuple
+from optimizer.classes.compiled_loops import njit
+class {name}(NamedTuple):
+    a: int
+@njit(cache=True)
+def first(pair):
+    return pair.a
+print(first({name}(3)))
+"""
+
+
+def test_a_cache_that_names_what_is_gone_counts_as_empty(tmp_path: Path) -> None:
+    """As a later release finds it that has another name for the type of an argument."""
+    loop = tmp_path / "loop.py"
+    for name in ("Pair", "Couple"):
+        loop.write_text(_LOOP_OF_PAIRS.format(name=name))
+        code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import loop"
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (ran.stdout, ran.returncode) == ("3\n", 0), ran.stderr
+    assert list((tmp_path / "__pycache__").glob("*.nbi"))
