@@ -92,6 +92,8 @@ HOUR_S = 3600.0
 BUSY_UNTIL_AT = 2400.0
 #: What a limited project may hold: the largest gang of a row with limits, so that two jobs meet it.
 _LIMIT = 2
+#: Of so many situations one protects each start for a while.
+_PROTECTED_OF = 4
 #: Rows that are drawn for each that is taken.
 _TRIED_ROWS = 3
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("bert"))
@@ -238,10 +240,11 @@ class _Drawn:
     def _rules(self) -> RoundRules:
         values = {"none": (), "some": (StatedValue("one", 12.0),), "below the price": (StatedValue("one", 0.4),)}
         budgets = (Budget("one", accelerator_h=0.4),) if self.row["budgets"] == "project" else ()
+        protected_s = 60.0 if self.seed % _PROTECTED_OF == 0 else 0.0
         return RoundRules(
             round_s=60.0, resolve_min_s=5.0 if self.row["policy"] == "walras" else 30.0, restart_default_s=5.0,
-            min_runtime_s=20.0, profiling_s=20.0, backoff_s=1.0, rent_keep_s=60.0, rent_backoff_s=10.0,
-            rent_backoff_max_s=120.0, values=values[self.row["values"]], budgets=budgets,
+            min_runtime_s=20.0, protected_s=protected_s, profiling_s=20.0, backoff_s=1.0, rent_keep_s=60.0,
+            rent_backoff_s=10.0, rent_backoff_max_s=120.0, values=values[self.row["values"]], budgets=budgets,
         )  # fmt: skip
 
     def _faults(self) -> FaultModel:
