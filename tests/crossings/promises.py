@@ -42,6 +42,8 @@ SLACK_S = 5.0
 BACK_S = 2 * (60.0 + 30.0 + 10.0 + 5.0) + SLACK_S
 #: Seconds between two questions why a job waits, on average.
 ASKED_EVERY_S = 400.0
+#: Seconds after which a job comes before those of lower classes that find a place.
+_AHEAD_S = 120.0
 #: How a stop names the job that it is for.
 _TAKER = re.compile(r"^(?:makes room for the gang of )?job (\d+)")
 _LENT = "has reserved this place"
@@ -72,6 +74,8 @@ class _Job:
     ran_s: float = 0.0
     asked_to_stop: bool = False
     starts: int = 0
+    #: Since when it waits with nothing but a place missing.
+    ready_since: float = math.inf
     #: When it got its place, and when it was asked to leave it for others.
     placed_at: float = 0.0
     cut_at: float = math.inf
@@ -273,6 +277,7 @@ class Observer:
         if request.project in self._spent_at and self._row["sharing"] == "none":
             self._break(f"{where}, though the budget of {request.project} is used up")
         self._check_sharing(job, placement, where)
+        self._check_classes(job, placement, where)
         self._check_limits(job, where)
         self._check_lasting(job, where)
         self._check_roles(job, placement, where)
@@ -350,6 +355,29 @@ class Observer:
             shares, beside = job.request.shared, other.request.shared
             if shares is None or beside is None or min(job.request.deadline_at, other.request.deadline_at) < inf:
                 self._break(f"{where} beside job {other.request.job_id}, with which it does not share")
+
+    def _check_classes(self, job: _Job, placement: Placement, where: str) -> None:
+        """Nobody starts on an owned machine where one of a higher class would fit that has waited for a while."""
+        row, part = self._row, placement.parts[0]
+        is_judged = (
+            row["changes"] not in ("policy", "priority") and row["shares"] != "owned" and row["faults"] == "none"
+        )
+        machine = self._machines.get(part.node_id)
+        if not is_judged or machine is None or machine.pool.market is not Market.OWNED or row["failures"] == "crashes":
+            return
+        for each in self._jobs.values():
+            waits = each.placement is None and self._now - each.ready_since > _AHEAD_S
+            fits = not each.request.sizes and not each.request.plans and each.count <= len(part.devices)
+            if (
+                not waits
+                or not fits
+                or each.priority_class <= job.priority_class
+                or self._rules.value_of(each.request)[0]
+            ):
+                continue
+            if not self._keeps_off(each, part.node_id) and self._room(each, machine.pool) >= each.count:
+                number, since = each.request.job_id, each.ready_since
+                self._break(f"{where} on {part.node_id}, where job {number} of a higher class waits since {since:.1f}")
 
     def _check_quota(self, pool_id: PoolId) -> None:
         """No more machines of a pool are there, or asked for, than it may have."""
@@ -461,6 +489,8 @@ class Observer:
         """Nobody waits beside a place that it may have for longer than some rounds."""
         for job_id, job in self._jobs.items():
             waits = job.placement is None and job.state is JobState.PENDING
+            is_ready = waits and self._is_ready(job)
+            job.ready_since = min(job.ready_since, self._now) if is_ready else math.inf
             found = {why: job.since.get(why, self._now) for why in (self._could_start(job) if waits else ())}
             for why, since in tuple(found.items()):
                 if self._now - since > (BACK_S if why == _OWN else PATIENCE_S):

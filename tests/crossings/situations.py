@@ -4,7 +4,7 @@ A row names one kind of every feature. `covering_rows` chooses the rows; `situat
 jobs, a simulated cluster and the acts of people (bookings, drains, changes of the policy or of a job).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, permutations, product
@@ -84,8 +84,6 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "order": ("independent", "dependencies"),
 }
 Row = dict[str, str]
-#: The numbers of three kinds of different features, ascending.
-_Triple = tuple[int, ...]
 
 HOUR_S = 3600.0
 #: Faults and acts of people end here; what is unfinished then must finish.
@@ -94,6 +92,8 @@ BUSY_UNTIL_AT = 2400.0
 _LIMIT = 2
 #: Of so many situations one protects each start for a while.
 _PROTECTED_OF = 4
+#: In one of so many a booking begins soon after the arrival of a job, and a drain soon before that of another.
+_SOON_OF = 2
 #: Rows that are drawn for each that is taken.
 _TRIED_ROWS = 3
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("bert"))
@@ -109,30 +109,34 @@ def covering_rows(seed: int, most: int) -> list[Row]:
     random = Random(seed)
     kinds = [(name, kind) for name, of_it in FEATURES.items() for kind in of_it]
     features = [[row for row, (each, _) in enumerate(kinds) if each == name] for name in FEATURES]
-    missing = {triple for some in combinations(features, 3) for triple in product(*some)}
-    #: Whether three kinds, in any order, have yet to meet (k, k, k).
+    #: All triples, ascending (3, t), and whether three kinds, in any order, have yet to meet (k, k, k).
+    missing = np.array(sorted(triple for some in combinations(features, 3) for triple in product(*some))).T
     apart = np.zeros((len(kinds),) * 3, dtype=np.bool_)
     apart[_in_any_order(missing)] = True
-    rows, seeds = list[Row](), sorted(missing)
-    while len(rows) < most and missing:
-        seeds = [triple for triple in seeds if triple in missing]
-        drawn = [_drawn_row(random, features, seeds, apart) for _ in range(_TRIED_ROWS)]
-        chosen = max(drawn, key=lambda row: len(missing.intersection(combinations(row, 3))))
-        met = missing.intersection(combinations(chosen, 3))
-        missing -= met
-        apart[_in_any_order(met)] = False
+    rows = list[Row]()
+    while len(rows) < most and missing.shape[1]:
+        drawn = [_drawn_row(random, features, missing, apart) for _ in range(_TRIED_ROWS)]
+        chosen = max(drawn, key=lambda row: int(apart[_triples_of(row)].sum()))
+        apart[_in_any_order(np.array(_triples_of(chosen)))] = False
+        missing = missing[:, apart[tuple(missing)]]
         rows.append(dict(kinds[each] for each in chosen))
     return rows
 
 
-def _in_any_order(triples: Iterable[_Triple]) -> tuple[IntArray, ...]:
-    """The places of these triples in a table of three kinds, each in all its orders."""
-    return tuple(np.array([order for triple in triples for order in permutations(triple)]).T)
+def _triples_of(row: list[int]) -> tuple[IntArray, ...]:
+    """The places of the row's triples in a table of three kinds."""
+    return tuple(np.array(list(combinations(row, 3))).T)
 
 
-def _drawn_row(random: Random, features: list[list[int]], seeds: list[_Triple], apart: BoolArray) -> list[int]:
-    """A row around one of the triples `seeds`, of the kinds that meet most pairs that they have yet to meet."""
-    chosen = list(min(random.sample(seeds, min(len(seeds), 3))))
+def _in_any_order(triples: IntArray) -> tuple[IntArray, ...]:
+    """The places of these triples (3, t) in a table of three kinds, each in all its orders."""
+    return tuple(np.concatenate([triples[list(order)] for order in permutations(range(3))], axis=1))
+
+
+def _drawn_row(random: Random, features: list[list[int]], missing: IntArray, apart: BoolArray) -> list[int]:
+    """A row around one of the triples `missing`, of the kinds that meet most pairs that they have yet to meet."""
+    many = missing.shape[1]
+    chosen = min(missing[:, each].tolist() for each in random.sample(range(many), min(many, 3)))
     rest = [kinds for kinds in features if not set(kinds) & set(chosen)]
     random.shuffle(rest)
     for kinds in rest:
@@ -382,14 +386,18 @@ class _Drawn:
         row, random, found = self.row, self.random, list[Event]()
         shapes = [model.pool.shape.name for model in self.owned for _ in range(model.machines)]
         machines = [NodeId(f"{name}-{number}") for number, name in enumerate(shapes, start=1)]  # in order of joining
-        some = random.choice(machines)
+        some, soon = random.choice(machines), Random(f"{self.seed}/soon")
         at = random.uniform(50, 1200)
         if row["bookings"] != "none":
             project = NOBODY if row["bookings"] == "maintenance" else "two"
-            booking = Booking(1, project, (some,), at + 300, at + 300 + random.uniform(200, 1200))
-            found.append(BookingsDeclared(at, (booking,)))
+            from_at, length_s = at + 300, random.uniform(200, 1200)
+            if self.seed % _SOON_OF == 0:  # soon after a job has come, which must be gone by then
+                from_at = max(soon.choice(jobs).at + soon.uniform(10, 90), 301.0)
+            found.append(BookingsDeclared(from_at - 300, (Booking(1, project, (some,), from_at, from_at + length_s),)))
         if row["drains"] != "none":
             at = random.uniform(50, 1500)
+            if self.seed % _SOON_OF == 0:  # just before a job comes, which must not start there
+                at = max(soon.choice(jobs).at - soon.uniform(1, 30), 1.0)
             reason, gentle = Reason.INFRA_NODE_LOST, row["drains"] == "gentle"
             found.append(NodeLeaving(at, some, inf, reason, gentle))
             found.append(NodeUncordoned(at + random.uniform(100, 900), some))
