@@ -188,8 +188,8 @@ CROSSING_BUGS = (
         "        for job_id in free:\n",
     ),
     PlantedBug(
-        "budget_ignored_in_booked_window", _WINDOWS, "if job.waits and job.hold_reason is None and",
-        "if not job.place and",
+        "tools_ignored_in_booked_window", _WHERE, "BOOKED = (Obstacle.NOT_BOOKED, Obstacle.KEPT, Obstacle.TOOLS,",
+        "BOOKED = (Obstacle.NOT_BOOKED, Obstacle.KEPT,",
     ),
     PlantedBug(
         "limit_ignored_in_booked_window", _WINDOWS, "<= most and may_hold(cycle, job, pool, n))", "<= most)",
@@ -209,8 +209,8 @@ CROSSING_BUGS = (
         "scope_covers(claim.scope, state.pool) for",
     ),
     PlantedBug(
-        "run_time_starts_anew_after_a_stop", _LIFECYCLE, "    job.held_s += max(cycle.now - job.running_at, 0.0)\n",
-        "    job.held_s = max(cycle.now - job.running_at, 0.0)\n",
+        "run_time_forgets_failed_attempts", _LIFECYCLE, "    job.held_s += max(cycle.now - job.running_at, 0.0)\n",
+        "    job.held_s += max(cycle.now - job.running_at, 0.0) if job.revoked is not None else 0.0\n",
     ),
     PlantedBug(
         "queue_time_counted_after_a_start", _JOBS, "if job.attempt == 0 and not job.holds:", "if not job.holds:",

@@ -242,7 +242,8 @@ class _Drawn:
         )  # fmt: skip
 
     def _rules(self) -> RoundRules:
-        values = {"none": (), "some": (StatedValue("one", 12.0),), "below the price": (StatedValue("one", 0.4),)}
+        payer = "two" if self.row["people"] != "one" and self.seed % 4 > 1 else "one"
+        values = {"none": (), "some": (StatedValue(payer, 12.0),), "below the price": (StatedValue(payer, 0.4),)}
         budgets = (Budget("one", accelerator_h=0.4),) if self.row["budgets"] == "project" else ()
         protected_s = 60.0 if self.seed % _PROTECTED_OF == 0 else 0.0
         return RoundRules(
@@ -280,10 +281,11 @@ class _Drawn:
         own_type = (ShareLimit(first.pool.shape.accelerator, min(half, size - 1)),)
         own_pool = (ShareLimit(first.pool.pool_id, max(1, (size - 1) // 2)),)
         by_both = (EntityShare("one", owned=own_pool), EntityShare("two", owned=own_pool))
+        limited = "two" if self.row["load"] != "behind a gang" and self.seed % 2 else "one"
         return {
             "equal": (),
             "weights": (EntityShare("one", 3.0), EntityShare("two", 1.0)),
-            "limit": (EntityShare("one", limits=(ShareLimit(FLEET, _LIMIT),)),),
+            "limit": (EntityShare(limited, limits=(ShareLimit(FLEET, _LIMIT),)),),
             "limit of a type": (EntityShare("two", limits=of_type), EntityShare("one", limits=of_type)),
             "guarantee": (EntityShare("two", guaranteed=0.5),),
             "owned": (EntityShare("two", owned=own_type),) if self.seed % 2 else by_both,
@@ -359,8 +361,8 @@ class _Drawn:
             else (),
             depends_on_any_end=True,
             grace_s=random.choice((5.0, 30.0)),
-            budget_usd=0.5 if row["budgets"] == "job" and random.random() < 0.5 else inf,
-            max_runtime_s=2.5 * length_s if row["limits"] == "run time" else inf,
+            budget_usd=(0.5, 0.1)[self.seed % 2] if row["budgets"] == "job" and random.random() < 0.5 else inf,
+            max_runtime_s=(2.5, 1.2)[self.seed % 2] * length_s if row["limits"] == "run time" else inf,
             max_queue_s=6000.0 if row["limits"] == "queue time" else inf,
             tools=(("container",),) if row["machines"] == "tools" and gang == 1 and name == ANY_ACCELERATOR else (),
             shared=DeviceShare(2**33, 0.4) if shared else None,
@@ -415,7 +417,8 @@ class _Drawn:
         if row["changes"] == "deadline":
             found.append(JobDeadlineChanged(after, job.request.job_id, after + random.uniform(60, 3000)))
         if row["changes"] == "limit":
-            declared, project = self._shares(), job.request.project
+            declared = self._shares()
+            project = "two" if row["shares"] == "owned" else job.request.project  # the owner
             share = next((each for each in declared if each.name == project), EntityShare(project))
             lower = replace(share, limits=(ShareLimit(FLEET, 1),))
             lowered = (*(each for each in declared if each is not share), lower)
