@@ -311,7 +311,7 @@ class Observer:
             if booking.is_active(self._now):
                 return f"inside {booking.words}"
             may_end = request.max_runtime_s - job.ran_s <= left_s or self._row["lengths"] != "unknown"
-            may_leave = request.preemptible and left_s > request.grace_s + STOP_WITHIN_S
+            may_leave = request.preemptible and not machine.is_private and left_s > request.grace_s + STOP_WITHIN_S
             if left_s > 0 and not may_end and not may_leave:
                 return f"where nothing ends it before {booking.words}"
         return ""
@@ -363,7 +363,14 @@ class Observer:
             row["changes"] not in ("policy", "priority") and row["shares"] != "owned" and row["faults"] == "none"
         )
         machine = self._machines.get(part.node_id)
-        if not is_judged or machine is None or machine.pool.market is not Market.OWNED or row["failures"] == "crashes":
+        is_booked = any(part.node_id in each.node_ids and each.until_at > self._now for each in self._bookings)
+        if (
+            not is_judged
+            or is_booked
+            or machine is None
+            or machine.pool.market is not Market.OWNED
+            or row["failures"] == "crashes"
+        ):
             return
         for each in self._jobs.values():
             waits = each.placement is None and self._now - each.ready_since > _AHEAD_S

@@ -355,7 +355,7 @@ class _Drawn:
             deadline_at=deadline if has_deadline else inf,
             steps=steps,
             preemptible=may_be_stopped,
-            retry=RetryRule(2),
+            retry=RetryRule(1 + self.seed % 2),
             depends_on=(JobId(random.randrange(1, number)),)
             if row["order"] == "dependencies" and number > 1 and random.random() < 0.4
             else (),
