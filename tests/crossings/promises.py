@@ -496,7 +496,8 @@ class Observer:
         """Nobody waits beside a place that it may have for longer than some rounds."""
         for job_id, job in self._jobs.items():
             waits = job.placement is None and job.state is JobState.PENDING
-            is_ready = waits and self._is_ready(job)
+            pools = [machine.pool for machine in self._machines.values()]
+            is_ready = waits and self._is_ready(job) and all(self._room(job, pool) >= job.count for pool in pools)
             job.ready_since = min(job.ready_since, self._now) if is_ready else math.inf
             found = {why: job.since.get(why, self._now) for why in (self._could_start(job) if waits else ())}
             for why, since in tuple(found.items()):
