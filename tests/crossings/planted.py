@@ -33,6 +33,17 @@ _BUDGETS = "scheduler/core/handlers/budgets.py"
 _CORE = "scheduler/core/core.py"
 _SNAPSHOT = "scheduler/core/cycle/problem_snapshot.py"
 _LIFECYCLE = "scheduler/core/placement/attempt_lifecycle.py"
+_GANGS = "scheduler/core/placement/planned_gangs.py"
+_SHARING = "scheduler/core/placement/co_location.py"
+_OWNED = "scheduler/core/state/owned_places.py"
+_RETURNS = "scheduler/core/handlers/owned_returns.py"
+_WINDOWS = "scheduler/core/handlers/booking_windows.py"
+_DEADLINES = "scheduler/core/handlers/deadlines.py"
+_JOBS = "scheduler/core/handlers/job_events.py"
+_POLICIES = "scheduler/core/handlers/policy_events.py"
+_ENDS = "scheduler/core/handlers/attempt_events.py"
+_SPENDING = "scheduler/core/state/spending.py"
+_PLANS = "scheduler/core/ordering/plan_ordering.py"
 
 CROSSING_BUGS = (
     PlantedBug(
@@ -137,6 +148,117 @@ CROSSING_BUGS = (
     ),
     PlantedBug(
         "drained_machine_open_where_others_leave", _WHERE, "machine.condition is not MachineCondition.UP,", "False,",
+    ),
+    PlantedBug(
+        "booking_ignored_by_guest", _WHERE,
+        "*(Obstacle.TOOLS, Obstacle.BOOKED, Obstacle.FAILED, Obstacle.RESERVED),",
+        "*(Obstacle.TOOLS, Obstacle.FAILED, Obstacle.RESERVED),",
+    ),
+    PlantedBug(
+        "tools_ignored_by_guest", _WHERE,
+        "*(Obstacle.TOOLS, Obstacle.BOOKED, Obstacle.FAILED, Obstacle.RESERVED),",
+        "*(Obstacle.BOOKED, Obstacle.FAILED, Obstacle.RESERVED),",
+    ),
+    PlantedBug(
+        "drain_ignored_by_guest", _WHERE, "*(Obstacle.AWAY, Obstacle.KEPT, Obstacle.PRIVATE),",
+        "*(Obstacle.KEPT, Obstacle.PRIVATE),",
+    ),
+    PlantedBug(
+        "limit_ignored_by_guest", _SHARING, "!= 1 or not may_hold(cycle, guest, machine.pool, 1):", "!= 1:",
+    ),
+    PlantedBug(
+        "deadline_ignored_by_guest", _SHARING, "request.nodes == 1 and request.deadline_at == inf",
+        "request.nodes == 1",
+    ),
+    PlantedBug(
+        "private_machine_of_a_gang_ignored", _STOPPING, "machines[row] for row, _ in job.place)",
+        "machines[row] for row, _ in job.place[:1])",
+    ),
+    PlantedBug(
+        "private_machine_protects_nobody", _STOPPING,
+        "    if is_on_private(ledger, job):\n        ledger.columns.fixed_at",
+        "    if is_on_private(ledger, job) and job.loses_work:\n        ledger.columns.fixed_at",
+    ),
+    PlantedBug(
+        "budgets_end_with_the_policy", _POLICIES, "set_budgets(event.rules.budgets,",
+        "set_budgets(event.rules.budgets if event.at == 0.0 else (),",
+    ),
+    PlantedBug(
+        "budget_ignores_new_prices", _SPENDING, "        for job_id in (*self._pays, *free):\n",
+        "        for job_id in free:\n",
+    ),
+    PlantedBug(
+        "tools_ignored_in_booked_window", _WHERE, "BOOKED = (Obstacle.NOT_BOOKED, Obstacle.KEPT, Obstacle.TOOLS,",
+        "BOOKED = (Obstacle.NOT_BOOKED, Obstacle.KEPT,",
+    ),
+    PlantedBug(
+        "limit_ignored_in_booked_window", _WINDOWS, "<= most and may_hold(cycle, job, pool, n))", "<= most)",
+    ),
+    PlantedBug(
+        "limit_ignored_by_owner", _RETURNS,
+        "> unused or not may_hold(cycle, job, pool, count):", "> unused:",
+    ),
+    PlantedBug(
+        "owner_stops_a_higher_class", _RETURNS,
+        "below_it = [each for each in others if each.request.priority_class <= job.request.priority_class]",
+        "below_it = others",
+    ),
+    PlantedBug(
+        "owned_places_counted_on_rented_machines", _OWNED,
+        "state.pool.market is Market.OWNED and scope_covers(claim.scope, state.pool) for",
+        "scope_covers(claim.scope, state.pool) for",
+    ),
+    PlantedBug(
+        "run_time_forgets_failed_attempts", _LIFECYCLE, "    job.held_s += max(cycle.now - job.running_at, 0.0)\n",
+        "    job.held_s += max(cycle.now - job.running_at, 0.0) if job.revoked is not None else 0.0\n",
+    ),
+    PlantedBug(
+        "queue_time_counted_after_a_start", _JOBS, "if job.attempt == 0 and not job.holds:", "if not job.holds:",
+    ),
+    PlantedBug(
+        "machine_losses_use_up_retries", _ENDS, "    job.infra_failures += 1\n",
+        "    job.infra_failures += 1\n    job.restarts += 1\n",
+    ),
+    PlantedBug(
+        "deadline_before_a_higher_class", _DEADLINES,
+        "if not pools[found.pool].rented and _is_wanted_above(cycle, job, found.pool):", "if False:",
+    ),
+    PlantedBug(
+        "deadline_rents_beyond_the_quota", _DEADLINES, "missing = min(needed, state.quota - state.machines - coming)",
+        "missing = needed",
+    ),
+    PlantedBug(
+        "limit_ignored_by_deadline", _DEADLINES,
+        "    if not may_hold(cycle, job, row, ledger.count_on(job, row)):\n        return",
+        "    if not may_hold(cycle, job, row, 0):\n        return",
+    ),
+    PlantedBug(
+        "preemptible_ignored_by_deadline", _STOPPING, "OWN_DEADLINE = (Protection.NOT_RUNNING, Protection.OWNER,",
+        "OWN_DEADLINE = (Protection.NOT_RUNNING,",
+    ),
+    PlantedBug(
+        "machines_rented_again_while_they_boot", _MACHINES,
+        "missing = min(target, state.quota) - state.machines - sum(state.awaited.values())",
+        "missing = min(target, state.quota) - state.machines",
+    ),
+    PlantedBug(
+        "limit_ignored_by_roles", _GANGS,
+        "    if not cycle.limits.allows(job, parts, found.victims):\n        return\n", "",
+    ),
+    PlantedBug(
+        "class_ignored_by_gang", _GANGS,
+        "        if not self._is_planned(job) and job.request.priority_class > self._job.request.priority_class:\n"
+        "            return False\n", "",
+    ),
+    PlantedBug(
+        "new_priority_keeps_old_class", _JOBS,
+        "    cycle.ledger.columns.priority_class[job.slot] = job.request.priority_class\n    cycle.solves",
+        "    cycle.solves",
+    ),
+    PlantedBug(
+        "protected_time_ends_with_a_higher_class", _PLANS,
+        "return job.protected_from + protected_s if protected_s > 0 else -inf",
+        "return job.protected_from + protected_s if protected_s > rules.protected_s else -inf",
     ),
 )  # fmt: skip
 

@@ -34,14 +34,19 @@ PATIENCE_S = 400.0
 LOST_MAX = 0.05
 #: What a job's time is worth on a machine to be rented, at least, over the machine's price.
 _WORTH_MORE = 1.1
+#: Accelerator-seconds by which sums of many spans differ.
+_ROUNDING_S = 1e-6
 #: Seconds that a stop may take beside the grace.
 SLACK_S = 5.0
 #: Seconds within which owned places are back: a round, the stop and start of those who borrow, twice as they overlap.
 BACK_S = 2 * (60.0 + 30.0 + 10.0 + 5.0) + SLACK_S
 #: Seconds between two questions why a job waits, on average.
 ASKED_EVERY_S = 400.0
+#: Seconds after which a job comes before those of lower classes that find a place.
+_AHEAD_S = 120.0
 #: How a stop names the job that it is for.
 _TAKER = re.compile(r"^(?:makes room for the gang of )?job (\d+)")
+_LENT = "has reserved this place"
 _OWN = "while others have what its project owns"
 _BY_OTHERS = (Reason.POLICY_PREEMPTED, Reason.POLICY_MOVED)
 
@@ -53,6 +58,7 @@ class _Machine:
     tools: frozenset[str] | None = None
     #: Why it takes no new jobs; empty: it does.
     closed: set[str] = field(default_factory=set)
+    is_private: bool = False
 
 
 @dataclass(slots=True)
@@ -67,6 +73,9 @@ class _Job:
     #: For how long its earlier attempts ran, seconds.
     ran_s: float = 0.0
     asked_to_stop: bool = False
+    starts: int = 0
+    #: Since when it waits with nothing but a place missing.
+    ready_since: float = math.inf
     #: When it got its place, and when it was asked to leave it for others.
     placed_at: float = 0.0
     cut_at: float = math.inf
@@ -95,6 +104,8 @@ class Observer:
         self._asked: dict[str, tuple[PoolId, int]] = {}
         self._machines: dict[NodeId, _Machine] = {}
         self._jobs: dict[JobId, _Job] = {}
+        #: Jobs that are asked now to return what a reservation lent them.
+        self._lent: set[JobId] = set()
         self._ended: dict[JobId, JobState] = {}
         self._requests = {job.request.job_id: job.request for job in situation.jobs}
         self._bookings: tuple[Booking, ...] = ()
@@ -123,7 +134,9 @@ class Observer:
         # For whom places may be cleared: those who wait, and those who move to another place.
         moving = {each.job_id for each in commands if isinstance(each, cmd.Revoke) and each.reason in _BY_OTHERS}
         takers = [job for job_id, job in self._jobs.items() if job.placement is None or job_id in moving]
-        self._check_takers([each for each in commands if isinstance(each, cmd.JobTransitioned)])
+        changes = [each for each in commands if isinstance(each, cmd.JobTransitioned)]
+        self._lent = {each.job_id for each in changes if each.detail.endswith(_LENT)}
+        self._check_takers(changes)
         for command in commands:
             match command:
                 case cmd.JobTransitioned():
@@ -136,6 +149,7 @@ class Observer:
                     self._asked_to_stop(command, takers)
                 case cmd.Rent():
                     self._asked[command.token] = command.pool_id, command.machines
+                    self._check_quota(command.pool_id)
                 case cmd.NodeCordoned() if command.node_id in self._machines:
                     goes = ("given back",) if "given back" in command.detail else ()
                     self._machines[command.node_id].closed.update(("cordoned", *goes))
@@ -167,7 +181,7 @@ class Observer:
                 self.held_s += held * (at - self._now)
         self._now = at
         for budget in self._rules.budgets:
-            if self._used_s[budget.project] >= (budget.accelerator_h or inf) * HOUR_S:
+            if self._used_s[budget.project] >= (budget.accelerator_h or inf) * HOUR_S - _ROUNDING_S:
                 self._spent_at.setdefault(budget.project, at)
         is_exact = (self._row["faults"], self._row["sharing"]) == ("none", "none")  # a shared accelerator counts twice
         for project, spent_at in self._spent_at.items() if is_exact else ():
@@ -203,6 +217,8 @@ class Observer:
                 machines[event.node_id].closed.add("leaving")
             case ev.NodeUncordoned() if event.node_id in machines:
                 machines[event.node_id].closed -= {"leaving", "cordoned"}
+            case ev.NodePrivate() if event.node_id in machines:
+                machines[event.node_id].is_private = event.private
             case ev.NodeTools() if event.node_id in machines:
                 machines[event.node_id].tools = frozenset(event.tools)
             case ev.RentFailed():
@@ -230,6 +246,10 @@ class Observer:
         job.state = command.state
         if command.state is JobState.RUNNING:
             job.ran_since = min(job.ran_since, self._now)
+        if command.state is JobState.FAILED:
+            self._break(f"job {command.job_id}, which fails less often than it may, has failed at {self._now:.1f}")
+        if command.reason is Reason.POLICY_MAX_QUEUE_TIME and job.starts:
+            self._break(f"job {command.job_id} is cancelled at {self._now:.1f} for waiting, after {job.starts} starts")
         if command.state.is_final:
             self._ended[command.job_id] = command.state
             self._released(command.job_id)
@@ -241,6 +261,7 @@ class Observer:
         job = self._jobs[job_id]
         job.placement, job.ran_since, job.asked_to_stop = placement, math.inf, False
         job.placed_at, job.cut_at = self._now, math.inf
+        job.starts += 1
         request, where = job.request, f"job {job_id} starts at {self._now:.1f}"
         for part in placement.parts:
             if part.node_id in self._machines:
@@ -255,6 +276,8 @@ class Observer:
             self._break(f"{where}, before {request.not_before_at}")
         if request.project in self._spent_at and self._row["sharing"] == "none":
             self._break(f"{where}, though the budget of {request.project} is used up")
+        self._check_sharing(job, placement, where)
+        self._check_classes(job, placement, where)
         self._check_limits(job, where)
         self._check_lasting(job, where)
         self._check_roles(job, placement, where)
@@ -288,7 +311,7 @@ class Observer:
             if booking.is_active(self._now):
                 return f"inside {booking.words}"
             may_end = request.max_runtime_s - job.ran_s <= left_s or self._row["lengths"] != "unknown"
-            may_leave = request.preemptible and left_s > request.grace_s + STOP_WITHIN_S
+            may_leave = request.preemptible and not machine.is_private and left_s > request.grace_s + STOP_WITHIN_S
             if left_s > 0 and not may_end and not may_leave:
                 return f"where nothing ends it before {booking.words}"
         return ""
@@ -322,9 +345,57 @@ class Observer:
         if job.request.has_roles and (not roles or place_roles(roles, machines)[0][0] != (roles[0], 0)):
             self._break(f"{where} on {machines}, which is not {job.request.text}")
 
+    def _check_sharing(self, job: _Job, placement: Placement, where: str) -> None:
+        """On an accelerator that another job has, both agreed, their memory fits, and neither has a deadline."""
+        part = placement.parts[0]
+        for other in self._jobs.values():
+            there = other.placement.parts[0] if other.placement is not None and other is not job else None
+            if there is None or there.node_id != part.node_id or not set(there.devices) & set(part.devices):
+                continue
+            shares, beside = job.request.shared, other.request.shared
+            if shares is None or beside is None or min(job.request.deadline_at, other.request.deadline_at) < inf:
+                self._break(f"{where} beside job {other.request.job_id}, with which it does not share")
+
+    def _check_classes(self, job: _Job, placement: Placement, where: str) -> None:
+        """Nobody starts on an owned machine where one of a higher class would fit that has waited for a while."""
+        row, part = self._row, placement.parts[0]
+        is_judged = (
+            row["changes"] not in ("policy", "priority") and row["shares"] != "owned" and row["faults"] == "none"
+        )
+        machine = self._machines.get(part.node_id)
+        is_booked = any(part.node_id in each.node_ids and each.until_at > self._now for each in self._bookings)
+        if (
+            not is_judged
+            or is_booked
+            or machine is None
+            or machine.pool.market is not Market.OWNED
+            or row["failures"] == "crashes"
+        ):
+            return
+        for each in self._jobs.values():
+            waits = each.placement is None and self._now - each.ready_since > _AHEAD_S
+            fits = not each.request.sizes and not each.request.plans and each.count <= len(part.devices)
+            if (
+                not waits
+                or not fits
+                or each.priority_class <= job.priority_class
+                or self._rules.value_of(each.request)[0]
+            ):
+                continue
+            if not self._keeps_off(each, part.node_id) and self._room(each, machine.pool) >= each.count:
+                number, since = each.request.job_id, each.ready_since
+                self._break(f"{where} on {part.node_id}, where job {number} of a higher class waits since {since:.1f}")
+
+    def _check_quota(self, pool_id: PoolId) -> None:
+        """No more machines of a pool are there, or asked for, than it may have."""
+        many = sum(each.pool.pool_id == pool_id for each in self._machines.values())
+        many += sum(machines for asked, machines in self._asked.values() if asked == pool_id)
+        if many > self._pools[pool_id].quota:
+            self._break(f"{many} machines of {pool_id} are asked for or there at {self._now:.1f}, above its quota")
+
     def _check_limits(self, job: _Job, where: str) -> None:
         """Its project holds no more than its limits, of the fleet and of a type; a limit may be lowered below it."""
-        for share in self._shares if self._row["sharing"] == "none" else ():
+        for share in self._shares:
             for limit in share.limits if share.name == job.request.project else ():
                 held = self._held(share.name, limit)
                 if held > limit.accelerators and self._held_of(job, limit):
@@ -385,11 +456,25 @@ class Observer:
             self._break(f"{what}, for the {job.stops}th time in {hours:.2f} h")
         if not job.request.preemptible:
             self._break(f"{what}, though it may not be stopped")
+        if not self._booked_soon(job):
+            self._check_protection(job, what)
         if command.reason is Reason.POLICY_PREEMPTED and not self._booked_soon(job):
             others = [each for each in takers if each is not job]
             goes = any("given back" in self._machines[each.node_id].closed for each in job.placement.parts)
             if others and not goes and all(each.priority_class < job.priority_class for each in others):
                 self._break(f"{what}, though all others are of lower classes")
+
+    def _check_protection(self, job: _Job, what: str) -> None:
+        """A job leaves no private machine for others, nor, in its protected time, a place that it did not borrow."""
+        row, places = self._row, job.placement.parts if job.placement is not None else ()
+        runs_s, machines = self._now - job.ran_since, [self._machines.get(each.node_id) for each in places]
+        if runs_s > 0 and any(each is not None and each.is_private for each in machines):
+            self._break(f"{what}, though what it saves stays on its private machine")
+        # Shares do not protect jobs that have none where they run, which nothing here says.
+        is_judged = row["changes"] != "policy" and row["shares"] != "owned" and row["policy"] != "max_min_fairness"
+        lends = job.request.deadline_at < inf or job.request.job_id in self._lent
+        if is_judged and not lends and 0 < runs_s < self._rules.protected_s:
+            self._break(f"{what}, {runs_s:.0f} s after its start")
 
     def _is_above(self, taker: _Job, job: _Job) -> bool:
         """Whether the one may have the place of the other at any time: by its class, or because its project owns it."""
@@ -412,6 +497,9 @@ class Observer:
         """Nobody waits beside a place that it may have for longer than some rounds."""
         for job_id, job in self._jobs.items():
             waits = job.placement is None and job.state is JobState.PENDING
+            pools = [machine.pool for machine in self._machines.values()]
+            is_ready = waits and self._is_ready(job) and all(self._room(job, pool) >= job.count for pool in pools)
+            job.ready_since = min(job.ready_since, self._now) if is_ready else math.inf
             found = {why: job.since.get(why, self._now) for why in (self._could_start(job) if waits else ())}
             for why, since in tuple(found.items()):
                 if self._now - since > (BACK_S if why == _OWN else PATIENCE_S):
@@ -586,9 +674,11 @@ class Observer:
         """Nobody pays more than stated worth for the time held; the jobs together no more than the machines cost."""
         # Only plans tell jobs that pay for machines from those that ride along.
         plans = self._row["policy"] in ("walras", "hadar") and self._row["changes"] not in ("policy", "deadline")
-        for metrics in (*result.jobs, *result.unfinished) if plans else ():
+        for metrics in (*result.jobs, *result.unfinished):
             job = self._requests[metrics.job_id]
-            if job.deadline_at < inf:
+            if metrics.usd > job.budget_usd * 1.01 + 0.01:
+                self._break(f"job {metrics.job_id} pays {metrics.usd:.2f} USD, its budget is {job.budget_usd:.2f}")
+            if job.deadline_at < inf or not plans:
                 continue
             worth = self._rules.value_of(job)[0] * (metrics.running_s + metrics.overhead_s) / HOUR_S
             if metrics.usd > worth * 1.01 + 0.01:

@@ -4,7 +4,7 @@ A row names one kind of every feature. `covering_rows` chooses the rows; `situat
 jobs, a simulated cluster and the acts of people (bookings, drains, changes of the policy or of a job).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, permutations, product
@@ -84,14 +84,16 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "order": ("independent", "dependencies"),
 }
 Row = dict[str, str]
-#: The numbers of three kinds of different features, ascending.
-_Triple = tuple[int, ...]
 
 HOUR_S = 3600.0
 #: Faults and acts of people end here; what is unfinished then must finish.
 BUSY_UNTIL_AT = 2400.0
 #: What a limited project may hold: the largest gang of a row with limits, so that two jobs meet it.
 _LIMIT = 2
+#: Of so many situations one protects each start for a while.
+_PROTECTED_OF = 4
+#: In one of so many a booking begins soon after the arrival of a job, and a drain soon before that of another.
+_SOON_OF = 2
 #: Rows that are drawn for each that is taken.
 _TRIED_ROWS = 3
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("bert"))
@@ -107,30 +109,34 @@ def covering_rows(seed: int, most: int) -> list[Row]:
     random = Random(seed)
     kinds = [(name, kind) for name, of_it in FEATURES.items() for kind in of_it]
     features = [[row for row, (each, _) in enumerate(kinds) if each == name] for name in FEATURES]
-    missing = {triple for some in combinations(features, 3) for triple in product(*some)}
-    #: Whether three kinds, in any order, have yet to meet (k, k, k).
+    #: All triples, ascending (3, t), and whether three kinds, in any order, have yet to meet (k, k, k).
+    missing = np.array(sorted(triple for some in combinations(features, 3) for triple in product(*some))).T
     apart = np.zeros((len(kinds),) * 3, dtype=np.bool_)
     apart[_in_any_order(missing)] = True
-    rows, seeds = list[Row](), sorted(missing)
-    while len(rows) < most and missing:
-        seeds = [triple for triple in seeds if triple in missing]
-        drawn = [_drawn_row(random, features, seeds, apart) for _ in range(_TRIED_ROWS)]
-        chosen = max(drawn, key=lambda row: len(missing.intersection(combinations(row, 3))))
-        met = missing.intersection(combinations(chosen, 3))
-        missing -= met
-        apart[_in_any_order(met)] = False
+    rows = list[Row]()
+    while len(rows) < most and missing.shape[1]:
+        drawn = [_drawn_row(random, features, missing, apart) for _ in range(_TRIED_ROWS)]
+        chosen = max(drawn, key=lambda row: int(apart[_triples_of(row)].sum()))
+        apart[_in_any_order(np.array(_triples_of(chosen)))] = False
+        missing = missing[:, apart[tuple(missing)]]
         rows.append(dict(kinds[each] for each in chosen))
     return rows
 
 
-def _in_any_order(triples: Iterable[_Triple]) -> tuple[IntArray, ...]:
-    """The places of these triples in a table of three kinds, each in all its orders."""
-    return tuple(np.array([order for triple in triples for order in permutations(triple)]).T)
+def _triples_of(row: list[int]) -> tuple[IntArray, ...]:
+    """The places of the row's triples in a table of three kinds."""
+    return tuple(np.array(list(combinations(row, 3))).T)
 
 
-def _drawn_row(random: Random, features: list[list[int]], seeds: list[_Triple], apart: BoolArray) -> list[int]:
-    """A row around one of the triples `seeds`, of the kinds that meet most pairs that they have yet to meet."""
-    chosen = list(min(random.sample(seeds, min(len(seeds), 3))))
+def _in_any_order(triples: IntArray) -> tuple[IntArray, ...]:
+    """The places of these triples (3, t) in a table of three kinds, each in all its orders."""
+    return tuple(np.concatenate([triples[list(order)] for order in permutations(range(3))], axis=1))
+
+
+def _drawn_row(random: Random, features: list[list[int]], missing: IntArray, apart: BoolArray) -> list[int]:
+    """A row around one of the triples `missing`, of the kinds that meet most pairs that they have yet to meet."""
+    many = missing.shape[1]
+    chosen = min(missing[:, each].tolist() for each in random.sample(range(many), min(many, 3)))
     rest = [kinds for kinds in features if not set(kinds) & set(chosen)]
     random.shuffle(rest)
     for kinds in rest:
@@ -236,12 +242,14 @@ class _Drawn:
         )  # fmt: skip
 
     def _rules(self) -> RoundRules:
-        values = {"none": (), "some": (StatedValue("one", 12.0),), "below the price": (StatedValue("one", 0.4),)}
+        payer = "two" if self.row["people"] != "one" and self.seed % 4 > 1 else "one"
+        values = {"none": (), "some": (StatedValue(payer, 12.0),), "below the price": (StatedValue(payer, 0.4),)}
         budgets = (Budget("one", accelerator_h=0.4),) if self.row["budgets"] == "project" else ()
+        protected_s = 60.0 if self.seed % _PROTECTED_OF == 0 else 0.0
         return RoundRules(
             round_s=60.0, resolve_min_s=5.0 if self.row["policy"] == "walras" else 30.0, restart_default_s=5.0,
-            min_runtime_s=20.0, profiling_s=20.0, backoff_s=1.0, rent_keep_s=60.0, rent_backoff_s=10.0,
-            rent_backoff_max_s=120.0, values=values[self.row["values"]], budgets=budgets,
+            min_runtime_s=20.0, protected_s=protected_s, profiling_s=20.0, backoff_s=1.0, rent_keep_s=60.0,
+            rent_backoff_s=10.0, rent_backoff_max_s=120.0, values=values[self.row["values"]], budgets=budgets,
         )  # fmt: skip
 
     def _faults(self) -> FaultModel:
@@ -273,10 +281,11 @@ class _Drawn:
         own_type = (ShareLimit(first.pool.shape.accelerator, min(half, size - 1)),)
         own_pool = (ShareLimit(first.pool.pool_id, max(1, (size - 1) // 2)),)
         by_both = (EntityShare("one", owned=own_pool), EntityShare("two", owned=own_pool))
+        limited = "two" if self.row["load"] != "behind a gang" and self.seed % 2 else "one"
         return {
             "equal": (),
             "weights": (EntityShare("one", 3.0), EntityShare("two", 1.0)),
-            "limit": (EntityShare("one", limits=(ShareLimit(FLEET, _LIMIT),)),),
+            "limit": (EntityShare(limited, limits=(ShareLimit(FLEET, _LIMIT),)),),
             "limit of a type": (EntityShare("two", limits=of_type), EntityShare("one", limits=of_type)),
             "guarantee": (EntityShare("two", guaranteed=0.5),),
             "owned": (EntityShare("two", owned=own_type),) if self.seed % 2 else by_both,
@@ -346,14 +355,14 @@ class _Drawn:
             deadline_at=deadline if has_deadline else inf,
             steps=steps,
             preemptible=may_be_stopped,
-            retry=RetryRule(2),
+            retry=RetryRule(1 + self.seed % 2),
             depends_on=(JobId(random.randrange(1, number)),)
             if row["order"] == "dependencies" and number > 1 and random.random() < 0.4
             else (),
             depends_on_any_end=True,
             grace_s=random.choice((5.0, 30.0)),
-            budget_usd=0.5 if row["budgets"] == "job" and random.random() < 0.5 else inf,
-            max_runtime_s=2.5 * length_s if row["limits"] == "run time" else inf,
+            budget_usd=(0.5, 0.1)[self.seed % 2] if row["budgets"] == "job" and random.random() < 0.5 else inf,
+            max_runtime_s=(2.5, 1.2)[self.seed % 2] * length_s if row["limits"] == "run time" else inf,
             max_queue_s=6000.0 if row["limits"] == "queue time" else inf,
             tools=(("container",),) if row["machines"] == "tools" and gang == 1 and name == ANY_ACCELERATOR else (),
             shared=DeviceShare(2**33, 0.4) if shared else None,
@@ -379,14 +388,18 @@ class _Drawn:
         row, random, found = self.row, self.random, list[Event]()
         shapes = [model.pool.shape.name for model in self.owned for _ in range(model.machines)]
         machines = [NodeId(f"{name}-{number}") for number, name in enumerate(shapes, start=1)]  # in order of joining
-        some = random.choice(machines)
+        some, soon = random.choice(machines), Random(f"{self.seed}/soon")
         at = random.uniform(50, 1200)
         if row["bookings"] != "none":
             project = NOBODY if row["bookings"] == "maintenance" else "two"
-            booking = Booking(1, project, (some,), at + 300, at + 300 + random.uniform(200, 1200))
-            found.append(BookingsDeclared(at, (booking,)))
+            from_at, length_s = at + 300, random.uniform(200, 1200)
+            if self.seed % _SOON_OF == 0:  # soon after a job has come, which must be gone by then
+                from_at = max(soon.choice(jobs).at + soon.uniform(10, 90), 301.0)
+            found.append(BookingsDeclared(from_at - 300, (Booking(1, project, (some,), from_at, from_at + length_s),)))
         if row["drains"] != "none":
             at = random.uniform(50, 1500)
+            if self.seed % _SOON_OF == 0:  # just before a job comes, which must not start there
+                at = max(soon.choice(jobs).at - soon.uniform(1, 30), 1.0)
             reason, gentle = Reason.INFRA_NODE_LOST, row["drains"] == "gentle"
             found.append(NodeLeaving(at, some, inf, reason, gentle))
             found.append(NodeUncordoned(at + random.uniform(100, 900), some))
@@ -404,7 +417,8 @@ class _Drawn:
         if row["changes"] == "deadline":
             found.append(JobDeadlineChanged(after, job.request.job_id, after + random.uniform(60, 3000)))
         if row["changes"] == "limit":
-            declared, project = self._shares(), job.request.project
+            declared = self._shares()
+            project = "two" if row["shares"] == "owned" else job.request.project  # the owner
             share = next((each for each in declared if each.name == project), EntityShare(project))
             lower = replace(share, limits=(ShareLimit(FLEET, 1),))
             lowered = (*(each for each in declared if each is not share), lower)

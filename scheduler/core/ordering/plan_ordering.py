@@ -15,10 +15,13 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.placement_limits import Reservation
 from scheduler.core.state.policy_faults import fault_of
 from scheduler.core.state.remaining_work import Progress, progress_of, remaining_here_s, with_progress
-from scheduler.core.state.stopping import CUT_PART, Protection, StopFor, is_outclassed, may_be_stopped
+from scheduler.core.state.stopping import CUT_PART, Protection, StopFor, is_on_rented, is_outclassed, may_be_stopped
 from scheduler.core.state.working_set import Incumbents, JobOrdering
 from walras.cluster import gang_usd_per_h
 from walras.job_request import JobId
+
+#: The part of the time in which a payer settles on what it rents that no free place shortens.
+_RENTED_PART = 0.5
 
 
 class PlanOrdering(JobOrdering):
@@ -193,15 +196,17 @@ class PlanOrdering(JobOrdering):
 
         Where machines are rented, arrivals and ends change who is worth which machine for minutes only: a restarted
         job, a payer on what it rents, and one that no other place suits better, stay until a restart is a small part of
-        the run, a higher class waits, or a free place repays the move and the rest of that time. What a change of size
-        costs an elastic job, its policy weighs.
+        the run, a higher class waits, or a free place repays the move and the rest of that time: but half of that time
+        a job stays on what it rents. What a change of size costs an elastic job, its policy weighs.
         """
         rules, protected_s = self._ledger.policy.rules, self._ledger.policy.rules.protected_s
         if not job.request.sizes and any(state.rented for state in self._ledger.fleet.pools):
             settles = not self._rides(job) and (job.attempt > 1 or self._gains_most_here(job))
             if settles and not is_outclassed(self._ledger, job):
                 settled_s = self._ledger.restart_s(job, rules) / CUT_PART
-                if not self._gains_by_moving(job, job.protected_from + settled_s - self._ledger.now):
+                left_s = job.protected_from + settled_s - self._ledger.now
+                is_new = is_on_rented(self._ledger, job) and left_s > _RENTED_PART * settled_s
+                if is_new or not self._gains_by_moving(job, left_s):
                     protected_s = max(protected_s, settled_s)
         return job.protected_from + protected_s if protected_s > 0 else -inf
 

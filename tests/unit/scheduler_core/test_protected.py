@@ -11,6 +11,7 @@ from scheduler.core import events as ev
 from scheduler.core.rules import RoundRules, parse_rules
 from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.core.state.stopping import Protection, StopFor, may_be_stopped
+from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError
 from walras.job_request import JobId, Kind
 from walras.states import Reason
@@ -171,3 +172,15 @@ def test_what_protects_several_jobs_is_said_of_several(protection: Protection) -
     """A list of jobs and what keeps them is one sentence: `jobs 2 and 3, which are being measured`."""
     assert protection.said_of(1) == protection
     assert not {"is", "was", "its", "it", "runs", "saves"} & set(protection.said_of(2).split(" "))
+
+
+def test_a_share_elsewhere_moves_nobody_that_is_protected() -> None:
+    """The job has started where it has a share; that of a faster machine, which has joined, waits for its time."""
+    fleet = planning("c", "max_min_fairness", RULES)
+    fleet.tell(ev.JobSubmitted(1.0, job(2, steps=1e5)))
+    fleet.answer({2: {"c": 1.0}})
+    fleet.run(2)
+    fleet.tell(ev.NodeJoined(2.0, NodeId("a2"), PoolId("a")))
+    fleet.answer({2: {"a": 1.0, "c": 0.1}})
+    assert not revoked(fleet.until(100.5))
+    assert list(revoked(fleet.until(125.0))) == [2]
