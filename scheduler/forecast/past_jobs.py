@@ -327,7 +327,7 @@ class _Weighted:
         """Draws a value above `least`; values beyond all that were seen are always possible."""
         first = bisect_left(self.values, least * 1.0000001)
         if first == len(self.values):
-            return _beyond(max(least, self._bound(chance)), chance, self._spread)
+            return _beyond(max(least, self._bound(chance)), chance)
         below = self._below(first) + self._part_below(first, least) * (self._sums[first] - self._below(first))
         place = below + chance.random() * (1.0 - below)
         if place > self._sums[-1]:
@@ -368,10 +368,8 @@ class _Weighted:
 def _spread_of(values: list[float], known: int) -> tuple[float, float]:
     """Returns spreads of the logarithm: of values beyond these, and about each of these.
 
-    The first is by how much the largest of so many lognormal values is exceeded on average, s / sqrt(2 log n), at most
-    1. With their standard deviation s itself, of thirty jobs that wait, the few that are longer than all that ended
-    would be most of the work. It has one prior value of spread 1; only `known` of them count as values, for a censored
-    one is at least as far from the others as it seems. The second is the bandwidth of a kernel
+    The first is their standard deviation with one prior value of spread 1, at most 1; only `known` of them count as
+    values, for a censored one is at least as far from the others as it seems. The second is the bandwidth of a kernel
     (Silverman) plus the part of `_SPEED_NOISE` that remains with so many values.
     """
     if not values:
@@ -380,8 +378,7 @@ def _spread_of(values: list[float], known: int) -> tuple[float, float]:
     middle = sum(logs) / many
     squares = sum((each - middle) ** 2 for each in logs)
     noise = 1.06 * sqrt(squares / many) * many**-0.2 + _SPEED_NOISE / sqrt(1 + many)
-    spread = sqrt((_SPREAD_BEFORE**2 + squares) / (1 + known) / (2.0 * log(many + 2)))
-    return min(spread, 1.0), min(noise, _SPEED_NOISE)
+    return min(sqrt((_SPREAD_BEFORE**2 + squares) / (1 + known)), 1.0), min(noise, _SPEED_NOISE)
 
 
 def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arrival]:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 from itertools import takewhile
-from math import exp, inf
+from math import inf
 from random import Random
-from statistics import NormalDist, mean, median
+from statistics import mean, median
 
 import pytest
 from hypothesis import given
@@ -63,19 +63,6 @@ def test_the_next_job_is_longer_than_all_that_are_alike_as_often_as_it_would_hav
     begun = [DrawnLengths(ended).length_s(asked, 5000.0, chance) for _ in range(1000)]
     assert min(begun) > 5000.0
     assert 0.19 < mean(each > 1.1 * 25_600.0 for each in begun) < 0.29
-
-
-@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
-def test_jobs_longer_than_all_that_ended_are_as_much_of_the_work_as_of_lognormal_lengths(spread: float) -> None:
-    """Of many that wait, the few that are drawn beyond all past lengths must not be most of the wait."""
-    normal, many = NormalDist(), 40
-    places = [normal.inv_cdf((rank + 1) / (many + 1)) for rank in range(many)]
-    lengths = DrawnLengths([EndedJob("ada", "cnn", exp(7.0 + spread * z), project=f"{z}") for z in places])
-    chance, longest_s = Random(5), exp(7.0 + spread * places[-1])
-    drawn = [lengths.length_s(request(project="new"), 0.0, chance) for _ in range(20_000)]
-    true = longest_s * exp(0.5 * spread**2 - spread * places[-1]) * normal.cdf(spread - places[-1])
-    beyond = sum(each for each in drawn if each > longest_s) / len(drawn)
-    assert beyond == pytest.approx(true, rel=0.5)
 
 
 @pytest.mark.parametrize(("true_over_guess", "low", "high"), [((), 0.3, 3.5), ((1.5, 1.6, 1.7) * 5, 1.3, 1.9)])
