@@ -3,13 +3,14 @@
     python -m benchmarks forecasts --row philly/fifo/known
 
 Each row is a workload under a policy, with lengths stated or unknown, over several seeds, on a fleet so small that jobs
-wait. Forecasts of waiting jobs are made while the second sixth of the jobs arrives. What is told of an interval is its
-cover (a four-in-five interval should hold 75 to 85 times in a hundred; counted are those that end while jobs arrive,
-for without newcomers what waits comes sooner than can be known) and its median width over that about the mean of
-recent waits that would have held as often: in each seed, and over all seeds together, for in one seed the naive width
-knows in hindsight how long the one job was that all waited for. Forecasts of a run have a budget of processor time, so
-that a row ends within minutes whatever the policy: how many were made is told, and how many jobs have no interval,
-because most futures did not reach their end; it is told after which instant they come in nine futures of ten.
+wait. Forecasts of waiting jobs are made while the second eighth of the jobs arrives. What is told of an interval is its
+cover (a four-in-five interval should hold 75 to 85 times in a hundred; counted is what comes, or should have come,
+while jobs arrive, for without newcomers what waits comes sooner than can be known) and its median width over that about
+the mean of recent waits that would have held as often: in each seed, and over all seeds together, for in one seed the
+naive width knows in hindsight how long the one job was that all waited for. Forecasts of a run have a budget of
+processor time, so that a row ends within minutes whatever the policy: how many were made is told, and how many jobs
+have no interval, because most futures did not reach their end; it is told after which instant they come in nine futures
+of ten.
 Seeds below 40 have served to look at; `--seeds` takes your own. At `--scale 0.15` with two seeds a row takes one to
 three minutes, but of Philly's slices hardly a job waits by then.
 The row `look` is the time of a server's look at 5 and at 1,000 active jobs, and of how many it tells something. The row
@@ -47,7 +48,7 @@ from walras.cluster import Pool, PoolId, Shape
 
 SEEDS, _LOOKS, _DRAWS, _JOBS = (40, 41, 42, 43, 44, 45), 12, 10, 100
 #: So many times as many jobs arrive as are looked at: whoever is overtaken is overtaken to the end.
-_ARRIVE = 3
+_ARRIVE = 4
 #: Processor time for the forecasts of one run, seconds.
 _FORECASTS_S = 90.0
 _POLICIES = ("fifo", "srtf", "las", "walras")
@@ -73,7 +74,7 @@ def measure(scale: float, row: str, seeds: tuple[int, ...]) -> list[Measured]:
     if row.startswith("week/"):
         return [_week(scale, row.removeprefix("week/"), seeds[0])]
     workload, policy, lengths = row.split("/")
-    many = max(50, round(_JOBS * scale))
+    many = max(100, round(_JOBS * scale))
     measured = Measured(
         f"forecasts of {workload} under `{policy}`, lengths {lengths}", f"{_ARRIVE * many} jobs, seeds {seeds}"
     )

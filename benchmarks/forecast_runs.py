@@ -8,7 +8,7 @@ lately; its width is what would have covered as much in hindsight, the same for 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from random import Random
 from statistics import mean, median
@@ -119,7 +119,8 @@ class ForecastRun:
     looks: int = 0
     #: Forecasts without an interval, because most futures did not reach the start or the end.
     untold: int = 0
-    #: Intervals that end after the last arrival, when jobs come sooner than anybody could know: not counted.
+    #: Not counted: intervals that end after the last arrival, when jobs come sooner than anybody could know, of what
+    #: comes after it too.
     beyond: int = 0
     #: Of these, jobs told to start, or to end, after an instant; and of these, how many did.
     floors: int = 0
@@ -165,17 +166,33 @@ class _Watcher:
         self._by = {name: IntervalCalibration() for name in ("starts", "ends")}
         self.found, self.answer = ForecastRun(Tally(), Tally()), ForecastAnswer(0.0, {}, 0, 0.0)
         self._scored_from = instants[int(_WARM_UP * len(instants))]
-        #: Intervals that end later are not counted: once nobody arrives, what waits comes sooner than can be known.
+        #: The last arrival: what comes later, comes sooner than can be known.
         self._scored_until = jobs[-1].at
         for at in instants:
             self.simulation.engine.schedule(at, self._look)
 
     def run(self) -> ForecastRun:
-        """Simulate to the end."""
+        """Simulate until nobody arrives any more. What has not come by then has come after the intervals before it.
+
+        No interval is left out for its own length: of few futures, those that all come soon are not by chance the ones
+        that are told.
+        """
         self.simulation.run(self._jobs, self._saw)
+        for tally in (self.found.starts, self.found.ends):
+            for each in chain.from_iterable(tally.open.values()):
+                if each.told.p90 > self._scored_until:
+                    self.found.beyond += 1
+                else:
+                    tally.done.append(each)
+            tally.open.clear()
+        known = [after for told in self.found.open_floors.values() for after in told if after <= self._scored_until]
+        self.found.floors, self.found.floors_held = self.found.floors + len(known), self.found.floors_held + len(known)
         return self.found
 
     def _saw(self, event: Event, commands: list[Command]) -> None:
+        if event.at > self._scored_until:
+            self.simulation.engine.stop()
+            return
         if isinstance(event, JobSubmitted):
             self._past.arrived(event.at, event.job)
             self._requests[event.job.job_id], self._submitted[event.job.job_id] = event.job, event.at
@@ -241,10 +258,7 @@ class _Watcher:
         ours = self._by[which]
         told = ours.corrected(at, raw)
         if at >= self._scored_from:
-            if told.p90 <= self._scored_until:
-                tally.open.setdefault(job_id, []).append(Promised(at, told, at + ahead_s))
-            else:
-                self.found.beyond += 1
+            tally.open.setdefault(job_id, []).append(Promised(at, told, at + ahead_s))
         ours.said(job_id, at, raw)
 
 

@@ -188,6 +188,8 @@ def _quantile(ordered: Sequence[float], level: float) -> float:
 #: What is added to each half of an interval where it is compared with what came: seconds, and a fraction of how far
 #: ahead its middle lies.
 _SLACK_S, _SLACK_PART = 30.0, 0.01
+#: Until outcomes tell more, each half of an interval is at least this part of the slack: no cost is known exactly.
+_LEAST_SLACK = 0.5
 #: Maximum of outcomes kept, and number of jobs that must have an outcome before any is used.
 _OUTCOMES_MAX, _JOBS_LEAST = 400, 10
 #: Number of independent outcomes at which these and the raw forecast have equal weight; and the most that an error
@@ -246,8 +248,10 @@ class IntervalCalibration:
         earliest = max(at, said.least)
         part, before, after = self._factors(at)
         low_s, high_s = _halves(at, said)
-        p10 = max(_between(said.p10, said.p50 - before * low_s, part), earliest)
-        p90 = max(_between(said.p90, said.p50 + after * high_s, part), earliest)
+        least_s = _LEAST_SLACK * (_SLACK_S + _SLACK_PART * max(said.p50 - at, 0.0))
+        raw_p10, raw_p90 = min(said.p10, said.p50 - least_s), max(said.p90, said.p50 + least_s)
+        p10 = max(_between(raw_p10, said.p50 - before * low_s, part), earliest)
+        p90 = max(_between(raw_p90, said.p50 + after * high_s, part), earliest)
         p10, p90 = min(p10, p90), max(p10, p90)
         return replace(said, p10=p10, p50=min(max(said.p50, p10), p90), p90=p90)
 

@@ -21,7 +21,8 @@ last digit, as the ratio 1 of all who state their length truly, may come again: 
 
 The distribution of jobs is itself only estimated. Futures that all drew from the same estimate would agree too closely
 about a wait for thirty jobs, because thirty draws average out, while a mean of twenty lengths may well be wrong by
-half. So each future weights the past anew (Rubin's Bayesian bootstrap), with the same weights for all its jobs.
+half. So each future weights the past anew (Rubin's Bayesian bootstrap), with the same weights for all its jobs; and
+likewise the past pieces of time, because how often jobs arrive, and how large they are, is estimated too.
 
 Nor are jobs of one project, user and kind independent: those that are submitted together often have one length, which
 may be a new one. So in each future such a job takes, with probability p, the length of an active job of its group as it
@@ -37,7 +38,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from math import exp, inf, log, sqrt
+from itertools import accumulate
+from math import ceil, exp, inf, log, sqrt
 from random import Random
 from typing import Any
 
@@ -63,10 +65,12 @@ _TRUE_BEFORE = 4
 #: Maximum of a group's ended jobs whose lengths its active jobs may take; prior probability of that, and the number of
 #: ended jobs that the prior counts as.
 _LATELY, _TOGETHER, _TOGETHER_JOBS = 8, 0.8, 2.0
-#: Length in seconds of the pieces in which past arrivals are repeated.
+#: Greatest length in seconds of the pieces in which past arrivals are repeated.
 _PIECE_S = 3600.0
-#: The least time of which a server's first jobs may be all.
-_BURST_S = 600.0
+#: Least number of pieces: with fewer, futures would agree too closely about the rate.
+_PIECES_LEAST = 24
+#: The least and the greatest time of which a server's first jobs may be all.
+_BURST_S, _PAUSE_S = 600.0, 6 * 3600.0
 _DAY_S = 86_400.0
 
 
@@ -378,26 +382,29 @@ def _spread_of(values: list[float], known: int) -> tuple[float, float]:
 
 
 def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arrival]:
-    """Yields future arrivals without end, ascending: random past hours, of the same hour of the day if known.
+    """Yields future arrivals without end, ascending: random past pieces, of the same hour of the day if known.
 
-    Their job ids and dependencies are those of the past. Yields nothing if no job ever arrived.
+    How often each piece or day comes is drawn once. Their job ids and dependencies are those of the past. Yields
+    nothing if no job ever arrived.
     """
     known = list(past.arrivals)
     if not known or past.since_at >= now:
         return
-    since_at, piece_s = past.since_at, _PIECE_S
-    span_s = now - since_at
-    if span_s < piece_s:
+    since_at, span_s = past.since_at, now - past.since_at
+    if span_s < _PIECE_S:
         yield from _as_in_first_hour(known, now, max(span_s, _BURST_S), chance)
+    days = int(span_s // _DAY_S) if span_s >= 2 * _DAY_S else 0
+    pieces = max(ceil(span_s / _PIECE_S), _PIECES_LEAST)
+    piece_s = _PIECE_S if days else span_s / pieces
+    sums = list(accumulate(chance.expovariate(1.0) for _ in range(days or pieces)))
     instants, begins_at = [each.at for each in known], now
     while True:
-        if span_s >= 2 * _DAY_S:
-            back_s = _DAY_S * chance.randint(1, int(span_s // _DAY_S))
-            source_at = begins_at - back_s - _DAY_S * max(0.0, (begins_at - now) // _DAY_S)
-            source_at = max(source_at, since_at)
+        drawn = bisect_left(sums, chance.random() * sums[-1])
+        if days:
+            back_s = _DAY_S * (1 + drawn + max(0.0, (begins_at - now) // _DAY_S))
+            source_at = min(max(begins_at - back_s, since_at), now - piece_s)
         else:
-            source_at = since_at + chance.random() * (span_s - piece_s)
-        source_at = min(source_at, now - piece_s)
+            source_at = since_at + drawn * piece_s
         for index in range(bisect_left(instants, source_at), bisect_left(instants, source_at + piece_s)):
             arrival = known[index]
             yield Arrival(begins_at + max(arrival.at - source_at, 0.0), arrival.request)
@@ -408,9 +415,9 @@ def _as_in_first_hour(known: Sequence[Arrival], now: float, span_s: float, chanc
     """Yields future arrivals without end where less than an hour is known, from `now - span_s` on.
 
     Whether the jobs of a server's first minutes are a rate or a burst with a quiet hour around it is unknown. So they
-    are all that come within a drawn time between the known span and an hour, uniform in its logarithm.
+    are all that come within a drawn time between the known span and `_PAUSE_S`, uniform in its logarithm.
     """
-    every_s, begins_at = span_s * (_PIECE_S / span_s) ** chance.random(), now
+    every_s, begins_at = span_s * (_PAUSE_S / span_s) ** chance.random(), now
     while True:
         turned_s = every_s * chance.random()
         again = ((begins_at + (arrival.at - now + turned_s) % every_s, arrival.request) for arrival in known)

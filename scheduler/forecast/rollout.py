@@ -71,6 +71,9 @@ _EVENTS_PER_JOB, _EVENTS_PER_ACCELERATOR = 0.05, 0.1
 #: At t seconds ahead of the beginning, a solve takes this fraction of t, and two wakes are at least this fraction of t
 #: apart.
 _SOLVE_SLOWER, _WAKE_SLOWER = 0.1, 0.02
+#: Newcomers wait while more jobs are active than at the beginning by this multiple of the accelerators. A burst taken
+#: for a rate costs no more then; but whom newcomers overtake must not start because they stay away.
+_LONGER_MOST = 4
 
 
 @dataclass(slots=True)
@@ -260,8 +263,7 @@ class Rollout:
         self._moved_at, self._holding = snapshot.at, 0
         #: Number of jobs of the beginning that will end, when half had ended, and when the others are given up.
         self._all, self._half_s, self._tail_until_at = 0, inf, inf
-        #: Active jobs, and the most with which newcomers come: nobody is taken to make the queue of the present longer
-        #: than by as many jobs as there are accelerators.
+        #: Active jobs, and the most with which newcomers come (`_LONGER_MOST`).
         self._active, self._active_most = 0, 0
         self.jobs: dict[JobId, RolledJob] = {}
         self._open = 0
@@ -317,7 +319,7 @@ class Rollout:
         engine.carry_out(began_at, self._copy.open(began_at))
         if arrivals:
             capacity = sum(state.capacity for state in ledger.fleet.pools)
-            self._active, self._active_most = self._open, self._open + capacity
+            self._active, self._active_most = self._open, self._open + _LONGER_MOST * capacity
             drawn = drawn_arrivals(self._past, began_at, Random(f"{self._luck}/arrivals"))
             self._arrivals = enumerate(drawn, _NEWCOMERS_FROM + 1)
             self._await_newcomer()

@@ -162,7 +162,7 @@ def test_a_future_that_has_no_time_left_ends_at_once() -> None:
         assert rolled(over)[0].events == 1
 
 
-def test_newcomers_make_the_queue_of_the_present_longer_by_no_more_than_the_accelerators() -> None:
+def test_newcomers_make_the_queue_of_the_present_longer_by_no_more_than_four_times_the_accelerators() -> None:
     """One came each second: without a bound a future of an hour has 3,600 of them that only wait."""
     snapshot, past = a_state(), PastJobs()
     for number in range(10):
@@ -171,7 +171,23 @@ def test_newcomers_make_the_queue_of_the_present_longer_by_no_more_than_the_acce
     capacity = sum(state.capacity for state in copy.core.ledger.fleet.pools)
     rollout = Rollout(copy, past, known_lengths(snapshot, ()), "0/0")
     rollout.run(RolloutLimits(horizon_s=3600.0))
-    assert 4 < len(rollout.world.jobs) <= 4 + capacity
+    assert 4 + capacity < len(rollout.world.jobs) <= 4 + 4 * capacity
+
+
+def test_whom_newcomers_overtake_does_not_start_because_they_stay_away() -> None:
+    """A job of five hours came every forty minutes, and each goes first for its first hour."""
+    fleet, past = cluster("las", machines="c"), PastJobs()
+    fleet.submit(job(1, "c", steps=90_000.0))
+    fleet.until(6000.0)
+    fleet.submit(job(2, "c", steps=18_000.0), at=6000.0)
+    for number in range(12):
+        past.arrived(-22_800.0 + 2400.0 * number, job(100 + number, "c", steps=18_000.0))
+    snapshot = snapshot_at_once(fleet.core, 6100.0)
+    for draw in range(5):
+        rollout = Rollout(CoreCopy(snapshot), past, known_lengths(snapshot, ()), f"0/{draw}")
+        rollout.run(RolloutLimits(horizon_s=4 * 3600.0))
+        assert rollout.jobs[JobId(2)].starts_at < inf
+        assert rollout.jobs[JobId(1)].starts_at == inf
 
 
 def test_projects_that_are_not_seen_are_told_of_together() -> None:

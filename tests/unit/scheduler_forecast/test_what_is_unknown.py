@@ -7,6 +7,8 @@ from random import Random
 from statistics import mean, median
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler.core.events import JobSubmitted
 from scheduler.core.speed_events import ThroughputMeasured
@@ -145,19 +147,39 @@ def test_jobs_come_as_often_as_they_came_and_in_bursts_if_they_did() -> None:
     assert list(drawn_arrivals(PastJobs(), now, Random(0))) == []
 
 
+@pytest.mark.parametrize("hours", [2, 5, 20])
+def test_how_often_jobs_come_is_only_estimated(hours: int) -> None:
+    """Of the numbers of jobs that come in as long again, four in five intervals hold: ten an hour may be chance."""
+    chance, held = Random(5), list[bool]()
+    for case in range(200):
+        past, at, now, counts = PastJobs(), chance.expovariate(10.0), 1.0 * hours, list[int]()
+        while at < now:
+            past.arrived(3600.0 * at, request())
+            at += chance.expovariate(10.0)
+        came, until_at = 0, 2.0 * hours
+        while at < until_at:
+            came, at = came + 1, at + chance.expovariate(10.0)
+        for draw in range(20):
+            drawn = drawn_arrivals(past, 3600.0 * now, Random(f"{case}/{draw}"))
+            counts.append(sum(1 for _ in takewhile(lambda each, end=3600.0 * until_at: each.at < end, drawn)))
+        told = quantiles(counts)
+        held.append(told.p10 <= came <= told.p90)
+    assert 0.75 <= mean(held) <= 0.87
+
+
 def test_a_first_burst_is_not_taken_for_the_rate_of_an_hour() -> None:
-    """Five submissions of 12 s are all of an hour, or of ten minutes; steady ones of half an hour go on, or pause."""
-    for apart_s, many, few_h, most_h in ((3.0, 5, 5, 30), (60.0, 30, 30, 60)):
+    """Five submissions of 12 s are all of hours, or of ten minutes; steady ones of half an hour go on, or pause."""
+    for apart_s, many, few_h, most_h in ((3.0, 5, 5 / 6, 30), (60.0, 30, 5, 60)):
         past, per_h = PastJobs(), list[float]()
         for index in range(many):
             past.arrived(apart_s * index, request(index + 1))
         now = apart_s * many
         for seed in range(40):
-            drawn, until_at = drawn_arrivals(past, now, Random(seed)), now + 36_000.0
+            drawn, until_at = drawn_arrivals(past, now, Random(seed)), now + 60 * 3600.0
             come = list(takewhile(lambda each, until_at=until_at: each.at < until_at, drawn))
             assert [each.at for each in come] == sorted(each.at for each in come)
-            per_h.append(len(come) / 10.0)
-        assert few_h <= min(per_h) < 1.5 * few_h < 0.8 * most_h < max(per_h) <= 1.1 * most_h
+            per_h.append(len(come) / 60.0)
+        assert 0.9 * few_h <= min(per_h) < 1.5 * few_h < 0.8 * most_h < max(per_h) <= 1.1 * most_h
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
@@ -175,6 +197,29 @@ def test_intervals_that_are_always_wrong_in_the_same_way_are_put_right(factor: f
         calibration.said(JobId(job), at, raw)
         calibration.came(JobId(job), came)
     assert 0.75 <= mean(held) <= 0.85
+
+
+@given(
+    st.floats(0.0, 1e6),
+    st.lists(st.floats(0.0, 1e5), min_size=3, max_size=3),
+    st.lists(st.floats(-0.2, 0.2), max_size=40),
+)
+def test_no_interval_is_narrower_than_what_costs_and_speeds_are_known_to(
+    at: float, ahead_s: list[float], errors: list[float]
+) -> None:
+    """Half of 30 s and a hundredth on either side, until jobs have shown how near they come; never in the past."""
+    calibration = IntervalCalibration()
+    raw = Interval(*(at + each for each in sorted(ahead_s)))
+    half_s = 0.5 * (30.0 + 0.01 * (raw.p50 - at))
+    told = calibration.corrected(at, raw)
+    assert told.p10 == pytest.approx(max(min(raw.p10, raw.p50 - half_s), at))
+    assert told.p90 == pytest.approx(max(raw.p90, raw.p50 + half_s))
+    for job, error in enumerate(errors):
+        calibration.said(JobId(job), at, raw)
+        calibration.came(JobId(job), raw.p50 + error * half_s)
+    learnt = calibration.corrected(at, raw)
+    assert at <= learnt.p10 <= learnt.p50 <= learnt.p90
+    assert learnt.p90 - learnt.p10 <= told.p90 - told.p10 + 1e-6 * at
 
 
 @pytest.mark.parametrize("draws", [5, 6, 8, 9, 20])
