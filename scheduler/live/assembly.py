@@ -444,7 +444,10 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
 
 async def _ensure_admin(server: Server, folder: DataFolder) -> None:
-    """Make sure that there is an administrator's token, by which somebody can use the server."""
+    """Make sure that there is an administrator's token, by which somebody can use the server.
+
+    Where `admin` had lost the role, older tokens of that name are void: they would have it again.
+    """
     people, tokens, unix_s = server.secrets.people, server.secrets.users, server.clocks.wall()
     adopted = adopt_token_owners(people, tokens.values(), unix_s)
     if adopted:
@@ -457,9 +460,12 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     body = UserSettings(role=admin.role.word, projects=list(admin.projects)).model_dump_json()
     owner = PeopleRow(USER, admin.name, body, unix_s, "first start")
     token, row = new_user_token(admin, "first start", clocks=clocks, chance=chance)
+    void = [each for each in tokens.values() if each.user == admin.name and each.revoked_at is None]
 
     def step(transaction: Transaction) -> None:
-        transaction.batch.put(row)
+        for each in void:
+            each.revoked_at = unix_s
+        transaction.batch.put(row, *void)
         transaction.batch.put(owner)
         people.put(owner)
 

@@ -518,10 +518,12 @@ def admin_restore_command(
 
     made = restore(backup, data, replace=replace)
     show_line(f"{data}: restored, with jobs up to number {made.last_job_id}; start the server")
-    if not made.keeps_withdrawals:
+    if not made.keeps_revocations:
+        warn("tokens that were revoked since the backup open it again", "see `walras admin list tokens`")
+    if not made.keeps_removals:
         warn(
-            "tokens revoked since the backup open it again, and users who were removed or lost a role are back",
-            "see `walras admin list tokens` and `walras admin list users`",
+            "users who were removed or lost a role since the backup, and addresses they are told at, may be back",
+            "see `walras admin list users`",
         )
 
 

@@ -89,7 +89,7 @@ class UserSettings(RequestBody):
         Where they have no project in common, the later ones'. Raises ValueError for a role that is not known.
         """
         common = common_projects(tuple(self.projects), tuple(later.projects))
-        role = min(self.role, later.role, key=ROLES.index)
+        role = min(self.role, later.role, key=lambda role: ROLES.index(role.lower()))
         return UserSettings(role=role, projects=list(common) or later.projects)
 
 

@@ -16,7 +16,7 @@ from scheduler.core.events import JobSubmitted
 from scheduler.live.http.content_api import content_holder
 from scheduler.live.http.request_bodies import read_batch, read_spec, read_yaml_spec, user_holder
 from scheduler.live.http.requests import RequestContext, check_text, problem_detail_of, serves
-from scheduler.live.loop.event_loop import CooperativeYield
+from scheduler.live.loop.event_loop import CooperativeYield, Step
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.job_submission import (
     Dependencies,
@@ -93,16 +93,17 @@ async def submit_batch(call: RequestContext) -> bytes:
     await batch.resolve()
 
     def first(transaction: Transaction) -> None:
-        if (again := key.recall(transaction)) is not None:
+        again = key.recall(transaction)
+        if again is not None and again != batch.written:  # reading 500 items takes milliseconds
             batch.take_over(again)
 
     def last(transaction: Transaction) -> None:
         batch.note(transaction)
-        if key.key:  # nobody recalls another, and 500 items take milliseconds after each turn
-            key.remember(transaction, batch.answer())
+        if key.key:  # nobody recalls another
+            batch.written = batch.answer()
+            key.remember(transaction, batch.written)
 
-    holder, steps = user_holder(call.user.name), [batch.step(position) for position in batch.order]
-    await call.server.loop.perform_in_turns(holder, steps, first=first, last=last)
+    await call.server.loop.perform_in_turns(user_holder(call.user.name), batch.steps(), first=first, last=last)
     return batch.answer().encode()
 
 
@@ -216,6 +217,8 @@ class _BatchSubmission:
         #: What the items came to, by position, as a request before this one was told or would have been.
         self._known: dict[int, SubmitResult] = {}
         self.order: list[int] = []
+        #: The answer that was remembered last.
+        self.written: str | None = None
         self._results: list[SubmitResult] = []
         self._drafts: list[JobDraft | None] = []
         self._siblings: list[tuple[int, ...]] = []
@@ -248,7 +251,11 @@ class _BatchSubmission:
             except UserError as error:
                 self._refuse(position, error)
 
-    def step(self, position: int) -> Any:
+    def steps(self) -> list[Step[None]]:
+        """Returns a step for each item that has not come to anything yet."""
+        return [self._step(position) for position in self.order if position not in self._known]
+
+    def _step(self, position: int) -> Step[None]:
         def admit(transaction: Transaction) -> None:
             each = self._drafts[position]
             if each is None or self._results[position].id is not None:

@@ -5,9 +5,9 @@
 A step is a plain function of the transaction. It may raise `UserError` before it has emitted anything; that is then its
 answer. A step that may cause hundreds of commands is taken in pieces (`perform_soon_in_pieces`): between them the rest
 of the server runs, but no other step. Steps that need no common transaction are taken in turns (`perform_in_turns`):
-one turn a batch, of each holder after the other, and a short one where others wait. An AssertionError is a bug in
-Walras: nothing of the batch is written, and the process ends (a restart begins from what was committed). Nothing in the
-loop's thread touches the database.
+those of a few holders a batch, each holder after the other, and short ones where others wait. An AssertionError is a
+bug in Walras: nothing of the batch is written, and the process ends (a restart begins from what was committed). Nothing
+in the loop's thread touches the database.
 
 Nothing in the loop may block it for 20 ms. Work over many items yields between them (`CooperativeYield`). A full
 garbage collection takes 50 to 80 ms with ten thousand active jobs, so only young objects are collected automatically,
@@ -119,8 +119,8 @@ class Clock:
 #: The most steps that may wait for the loop (requests beyond that are refused with 429), and those of one transaction.
 _INBOX_MOST, _BATCH_MOST = 10_000, 500
 _YIELD_AFTER_S = 0.004
-#: The most steps of one turn.
-_TURN_MOST = 16
+#: The most steps of one turn, and the most holders that have one in a batch.
+_TURN_MOST, _HOLDERS_MOST = 16, 4
 #: A refused commit is repeated after these waits, s, doubling up to the most; callers get the error at this try.
 _RETRY_FIRST_S, _RETRY_MOST_S, _TRIES_UNTOLD = 0.025, 5.0, 3
 _NOTE_CLOCKS_EVERY_S, _FOLLOW_CLOCK_EVERY_S = 60.0, 2.0
@@ -218,14 +218,15 @@ class _Turns:
     def put(self, holder: str, item: _QueuedSteps) -> None:
         self._waiting.setdefault(holder, deque()).append(item)
 
-    def next_one(self) -> Iterator[_QueuedSteps]:
-        """Takes out the oldest item of the holder whose turn it is, if any waits."""
-        for holder in self._waiting:
+    def next_ones(self) -> list[_QueuedSteps]:
+        """Takes out the oldest item of each holder whose turn it is, of a few holders."""
+        found = []
+        for holder in list(self._waiting)[:_HOLDERS_MOST]:
             own = self._waiting.pop(holder)
-            yield own.popleft()
+            found.append(own.popleft())
             if own:
                 self._waiting[holder] = own
-            return
+        return found
 
 
 def _no_step(_: Transaction) -> None:
@@ -251,7 +252,7 @@ class ServerLoop:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(_INBOX_MOST)
         self._turns = _Turns()
-        #: Whether the last batch could take a turn.
+        #: Whether the last batch could take turns.
         self._is_turn = True
         #: How many wait for the batch under way to end, besides those in the inbox.
         self._beside = 0
@@ -290,7 +291,7 @@ class ServerLoop:
     ) -> list[T]:
         """Take steps in order, in several batches, each begun by `first` and ended by `last`; returns their answers.
 
-        A batch has one turn only, of a few steps, or of fewer where others wait for it.
+        A batch has one turn of a holder, of a few steps, or of fewer where others wait for it.
         """
         answers: list[T] = []
 
@@ -382,7 +383,7 @@ class ServerLoop:
             await asyncio.sleep(0)
 
     async def _next_batch(self) -> list[_QueuedSteps]:
-        """Returns what came to the inbox, waiting for it if need be, or one turn of those that wait.
+        """Returns what came to the inbox, waiting for it if need be, and turns of those that wait.
 
         Where both wait they alternate, so that who needs one batch does not wait for a turn besides.
         """
@@ -396,7 +397,7 @@ class ServerLoop:
                 if len(waiting) == _BATCH_MOST:
                     break
         self._is_turn = not waiting or not self._is_turn
-        return [*waiting, *(self._turns.next_one() if self._is_turn else ())]
+        return [*waiting, *(self._turns.next_ones() if self._is_turn else ())]
 
     def close(self) -> None:
         """Stop the timer and the writer, after commits under way have finished."""

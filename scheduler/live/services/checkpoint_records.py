@@ -89,8 +89,10 @@ def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt
 
     `digest`: of the lost one, or empty. Where the attempt began with no such checkpoint, nothing is lost.
     """
-    lost = job.checkpoint
-    if lost is None or lost.recorded_at > attempt.row.leased_at or digest not in ("", lost.digest):
+    lost, began = job.checkpoint, attempt.row
+    if lost is None or lost.recorded_at > began.leased_at or digest not in ("", lost.digest):
+        return
+    if began.checkpoint_step is not None and lost.attempt == began.attempt:  # its own: `leased_at` may have been moved
         return
     log.error("job %d: its checkpoint at step %g is lost: %s", job.row.job_id, lost.step, why)
     transaction.batch.put(replace(lost, lost=True))

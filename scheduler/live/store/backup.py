@@ -4,13 +4,13 @@ A backup is a folder of the same layout, copied while the server runs: the datab
 one instant), and of the rest what `FOLDER_ENTRIES` says. A restore begins a new incarnation of the cluster and
 renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
 a number above those. What was withdrawn there stays so, as far as it can be read, since the backup may be older: tokens
-that were revoked, users who were removed, roles and projects that were taken from a user.
+that were revoked, users who were removed, roles and projects that were taken from a user, addresses of notifications.
 """
 
 import os
 import shutil
 import sqlite3
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,18 +43,24 @@ class BackupReport:
     commits: int
     last_job_id: int
     files: tuple[str, ...]
-    #: Of a restore: whether all rights that the database before it had withdrawn are withdrawn here too.
-    keeps_withdrawals: bool = False
+    #: Of a restore: whether all tokens that the database before it had revoked are revoked here too, and whether all
+    #: rights that it had taken from users are taken from them here.
+    keeps_revocations: bool = False
+    keeps_removals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Withdrawals:
-    """Rights that a backup must not bring back; None: what cannot be read."""
+    """Rights that a backup must not bring back."""
 
-    #: (Unix time, hash) of each revoked token.
+    #: (Unix time, hash) of each revoked token; None: they cannot be read.
     tokens: list[tuple[float, str]] | None = None
     #: As they are to be.
-    users: list[PeopleRow] | None = None
+    users: Sequence[PeopleRow] = ()
+    #: Numbers of the addresses of notifications that are gone.
+    channels: Sequence[int] = ()
+    #: Whether all users and addresses could be read.
+    has_all_users: bool = False
 
 
 def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
@@ -112,8 +118,8 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
     finally:
         lock.release()
     files = "walras.db", *copied
-    keeps_all = withdrawn.tokens is not None and withdrawn.users is not None
-    return BackupReport(data, head.commits, head.last_job_id, files, keeps_withdrawals=keeps_all)
+    keeps = withdrawn.tokens is not None, withdrawn.has_all_users
+    return BackupReport(data, head.commits, head.last_job_id, files, *keeps)
 
 
 _OF_USERS = "SELECT kind, name, body, changed_at, changed_by, removed FROM people WHERE kind = 'user'"
@@ -121,15 +127,23 @@ _OF_USERS = "SELECT kind, name, body, changed_at, changed_by, removed FROM peopl
 
 def _withdrawals(data: Path, backup: Path) -> _Withdrawals:
     """Returns what a folder's database has withdrawn of what the backup has."""
-    tokens = None
+    found = _Withdrawals()
     try:
         with _reading(data) as later, _reading(backup) as older:
             tokens = later.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL").fetchall()
+            found = replace(found, tokens=tokens)
             known = {row.name: row for row in _users(later)}
             users = [_without(row, known[row.name]) for row in _users(older) if row.name in known]
-            return _Withdrawals(tokens, users)
-    except (sqlite3.DatabaseError, UserError, ValueError):  # damaged, or of a release with other users
-        return _Withdrawals(tokens)
+            kept = [row for row in users if row is not None]
+            gone = _channels(older) - _channels(later)
+            channels = [number for number, _, _ in gone]
+            return _Withdrawals(tokens, kept, channels, has_all_users=len(kept) == len(users))
+    except (sqlite3.DatabaseError, UserError):  # damaged, or of a release with other tables
+        return found
+
+
+def _channels(connection: sqlite3.Connection) -> set[tuple[int, str, str]]:
+    return set(connection.execute("SELECT channel_id, user, shown FROM channels"))
 
 
 def _users(connection: sqlite3.Connection) -> list[PeopleRow]:
@@ -137,10 +151,13 @@ def _users(connection: sqlite3.Connection) -> list[PeopleRow]:
     return [replace(row, removed=bool(row.removed)) for row in found]
 
 
-def _without(row: PeopleRow, later: PeopleRow) -> PeopleRow:
-    """Returns a user's row without what a later one has taken from the user."""
-    before, after = (UserSettings.model_validate_json(each.body) for each in (row, later))
-    kept, is_removed = before.without_what(after), row.removed or later.removed
+def _without(row: PeopleRow, later: PeopleRow) -> PeopleRow | None:
+    """Returns a user's row without what a later one has taken from the user; None if it is not understood."""
+    try:
+        before, after = (UserSettings.model_validate_json(each.body) for each in (row, later))
+        kept, is_removed = before.without_what(after), row.removed or later.removed
+    except ValueError:  # of another release
+        return None
     if (kept, is_removed) == (before, row.removed):
         return row
     return replace(later, body=kept.model_dump_json(), removed=is_removed)
@@ -151,8 +168,9 @@ def _withdraw(connection: sqlite3.Connection, known: _Withdrawals) -> None:
     connection.executemany(revoked, known.tokens or ())
     connection.executemany(
         "UPDATE people SET body = ?, changed_at = ?, changed_by = ?, removed = ? WHERE kind = ? AND name = ?",
-        [(row.body, row.changed_at, row.changed_by, row.removed, row.kind, row.name) for row in known.users or ()],
+        [(row.body, row.changed_at, row.changed_by, row.removed, row.kind, row.name) for row in known.users],
     )
+    connection.executemany("DELETE FROM channels WHERE channel_id = ?", [(number,) for number in known.channels])
 
 
 def _names(folder: Path, kinds: Set[InBackup]) -> list[str]:

@@ -21,7 +21,7 @@ from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.migrations import migrations
 from scheduler.live.store.sqlite_store import SqliteStore, open_database
 from scheduler.live.store.store_interface import WriteBatch
-from scheduler.live.store.table_rows import JobRow, JournalRow, PeopleRow
+from scheduler.live.store.table_rows import ChannelRow, JobRow, JournalRow, PeopleRow
 from walras.cli.main import app
 from walras.errors import ConfigError, Conflict, NotFound
 from walras.job_request import JobId
@@ -119,8 +119,11 @@ def _restored(data: Path, backup: Path) -> tuple[dict[str, tuple[str, list[str],
 
 
 def test_what_users_lost_after_the_backup_does_not_come_back(data: Path, tmp_path: Path) -> None:
-    """Removed users, lowered roles, projects taken away; what they were given since is not there either."""
-    then = [_user(name, "operator", "p", "q") for name in ("ada", "bob", "cy", "dan", "eve", "same")]
+    """Removed users with their addresses, lowered roles, projects taken away; what they were given since is not there
+    either. Roles are words in any case.
+    """
+    then = [_user(name, "Operator", "p", "q") for name in ("ada", "bob", "cy", "dan", "eve", "same")]
+    then += [ChannelRow(n, user, "a", b"", "[]", 1.0) for n, user in enumerate(("ada", "same"), 1)]  # type: ignore[list-item]
     later = [
         _user("ada", "operator", "p", "q", at=2.0, removed=True), _user("bob", "viewer", "p", "q", at=2.0),
         _user("cy", "admin", "p", at=2.0), _user("dan", "operator", "r", at=2.0), _user("eve", "admin", "*", at=2.0),
@@ -129,14 +132,27 @@ def test_what_users_lost_after_the_backup_does_not_come_back(data: Path, tmp_pat
     with contextlib.closing(SqliteStore(data)) as store:
         store.commit(WriteBatch(*then))
         back_up(data, tmp_path / "backup")
-        store.commit(WriteBatch(*later))
+        batch = WriteBatch(*later)
+        batch.delete(ChannelRow, 1)
+        store.commit(batch)
     kept = {
-        "ada": ("operator", ["p", "q"], True), "bob": ("viewer", ["p", "q"], False), "cy": ("operator", ["p"], False),
-        "dan": ("operator", ["r"], False), "eve": ("operator", ["p", "q"], False),
-        "same": ("operator", ["p", "q"], False),
+        "ada": ("Operator", ["p", "q"], True), "bob": ("viewer", ["p", "q"], False), "cy": ("Operator", ["p"], False),
+        "dan": ("Operator", ["r"], False), "eve": ("Operator", ["p", "q"], False),
+        "same": ("Operator", ["p", "q"], False),
     }  # fmt: skip
-    assert _restored(data, tmp_path / "backup") == (kept, False)
-    assert _restored(data, tmp_path / "backup") == (kept, False)
+    for _ in range(2):
+        assert _restored(data, tmp_path / "backup") == (kept, False)
+        with contextlib.closing(SqliteStore(data)) as store:
+            assert [row.user for row in store.load().rows(ChannelRow)] == ["same"]
+
+
+def test_a_user_who_is_not_understood_hides_no_other(data: Path, tmp_path: Path) -> None:
+    with contextlib.closing(SqliteStore(data)) as store:
+        store.commit(WriteBatch(_user("ada", "user", "p"), _user("bob", "auditor", "p")))
+        back_up(data, tmp_path / "backup")
+        store.commit(WriteBatch(_user("ada", "user", "p", at=2.0, removed=True)))
+    kept = {"ada": ("user", ["p"], True), "bob": ("auditor", ["p"], False)}
+    assert _restored(data, tmp_path / "backup") == (kept, True)
 
 
 @pytest.mark.parametrize("what", ["another cluster", "another release", "no table"])

@@ -108,6 +108,15 @@ async def test_a_torn_checkpoint_costs_no_retry_and_the_one_before_takes_its_pla
     assert lost == [Reason.INFRA_CHECKPOINT_LOST] * 2
 
 
+async def test_a_checkpoint_that_the_attempt_saved_itself_is_not_lost_with_the_one_it_began_with(w: World) -> None:
+    """Also where its begin was moved, for time that only the wall clock shows."""
+    agent, job_id = await a_running_job(w)
+    await agent.beat(a_commit(agent, job_id, 1, 10.0))
+    w.live_state.jobs[job_id].attempt.row.leased_at += 1000.0  # type: ignore[union-attr]
+    await agent.end(job_id, exit_code=86)
+    assert w.server.store.checkpoint(job_id).step == 10.0  # type: ignore[union-attr]
+
+
 async def test_a_checkpoint_that_its_store_lost_blames_no_machine(tmp_path: Path) -> None:
     """The machine says which one; what it says of another one changes nothing. A restarted server knows it too."""
     async with world(tmp_path) as w:

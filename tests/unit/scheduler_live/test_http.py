@@ -182,6 +182,18 @@ async def test_a_batch_resolves_names_refuses_cycles_and_admits_the_rest(face: F
     assert len((await face.json("GET", f"{API}/jobs"))[1]["items"]) == 2
 
 
+async def test_a_batch_that_is_sent_again_before_its_answer_admits_each_item_once(face: Face) -> None:
+    """However the turns of both, and of another user's batch, follow each other."""
+    jobs = [{"run": "true", "name": f"j{n}", "depends_on": [f"j{n - 1}"] if n else []} for n in range(40)]
+    same = [face.json("POST", f"{API}/jobs:batch", {"jobs": jobs}, key="k") for _ in range(3)]
+    other = face.json("POST", f"{API}/jobs:batch", {"jobs": [{"run": "true"}] * 40}, key="other")
+    *answers, others = await asyncio.gather(*same, other)
+    ids = [[item["id"] for item in told["items"]] for _, told in answers]
+    assert ids[0] == ids[1] == ids[2]
+    assert len({*ids[0], *(item["id"] for item in others[1]["items"])}) == 80
+    assert len(face.world.live_state.jobs) == 80
+
+
 async def test_an_explanation_is_of_one_instant(face: Face) -> None:
     """Of a job that is cancelled meanwhile, too: the reasons are those of the state that is told."""
     await face.world.running({"resources": {"accelerators": "any:2"}})
@@ -194,7 +206,7 @@ async def test_an_explanation_is_of_one_instant(face: Face) -> None:
 
 
 async def test_a_thousand_jobs_in_one_batch_do_not_hold_up_the_loop(face: Face) -> None:
-    """All admitted in one transaction; a spec of 10 MB is read to its end, so that the sender sees the refusal."""
+    """All are admitted; a spec of 10 MB is read to its end, so that the sender sees the refusal."""
     jobs = [{"run": "true"}] * 1000
     status, answer = await face.json("POST", f"{API}/jobs:batch", {"jobs": jobs})
     assert (status, len({item["id"] for item in answer["items"]})) == (200, 1000)

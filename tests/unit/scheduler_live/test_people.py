@@ -10,10 +10,11 @@ import pytest
 
 from scheduler.live.auth.access_control import RECOVERED, UserCaller, UserRole, new_user_token
 from scheduler.live.auth.people import People, adopt_token_owners
+from scheduler.live.store.store_interface import WriteBatch
 from scheduler.live.store.table_rows import PeopleRow
 from tests.support.http_face import Face, facing
 from walras.job_request import JobId
-from walras.resources.people import ROLES, Caps
+from walras.resources.people import ROLES, Caps, UserSettings
 from walras.states import JobState
 
 pytestmark = pytest.mark.sql
@@ -288,3 +289,13 @@ def test_an_earlier_releases_tokens_keep_what_they_opened() -> None:
 
 def test_the_roles_of_settings_are_those_that_requests_are_judged_by() -> None:
     assert list(ROLES) == [role.word for role in sorted(UserRole)]
+
+
+async def test_who_lost_the_role_of_admin_does_not_have_it_again_by_an_old_token(tmp_path: Path) -> None:
+    """A start that finds no administrator makes one, of a token in the data folder."""
+    async with facing(tmp_path) as first:
+        old, body = first.admin, UserSettings(role="viewer").model_dump_json()
+        first.world.server.store.commit(WriteBatch(PeopleRow("user", "admin", body, 2.0, "restore")))
+    async with facing(tmp_path) as again:
+        assert (await again.call("GET", f"{API}/whoami", token=old)).status == 401
+        assert (await again.json("GET", f"{API}/whoami"))[1]["role"] == "admin"
