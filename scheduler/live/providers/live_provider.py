@@ -4,7 +4,7 @@
 of the live server is a `LiveProvider`: it also knows its pools, learns where the server listens, and lives as long as
 the server. More protocols are optional: `PricedProvider` if its prices move, `QueueingProvider` if machines come out of
 a queue, `RevocableProvider` if it can take machines away for a drill, `GrowingProvider` if pools can be added while the
-server runs.
+server runs, `RegionalProvider` if it is one of several, each for the pools of one region.
 
 The providers that this server knows, by the name that a pool gives (`provider: aws`).
 
@@ -111,6 +111,14 @@ class GrowingProvider(CloudProvider, Protocol):
 
 
 @runtime_checkable
+class RegionalProvider(CloudProvider, Protocol):
+    """A provider that rents out pools of one region alone: their zones are named after it (`region_of`)."""
+
+    @property
+    def region(self) -> str: ...
+
+
+@runtime_checkable
 class RevocableProvider(CloudProvider, Protocol):
     """A provider whose machines can be taken away on request, for drills."""
 
@@ -147,11 +155,21 @@ def written_name(name: str) -> str:
     return name.partition(" ")[0]
 
 
+def regions_of(named: Mapping[str, CloudProvider], provider: str) -> dict[str, CloudProvider]:
+    """Returns a provider's regions, by region, under the name that pools give; none if it is one for all places."""
+    held = (each for name, each in named.items() if written_name(name) == provider)
+    return {each.region: each for each in held if isinstance(each, RegionalProvider)}
+
+
 def provider_for(named: Mapping[str, CloudProvider], pool: Pool) -> CloudProvider | None:
-    """Returns the provider that is to rent a new pool out, by the name that the pool gives, and by its zone."""
-    regions = [name.partition(" ")[2] for name in named if " " in name and written_name(name) == pool.provider]
+    """Returns the provider that is to rent a new pool out, by the name that the pool gives, and by its zone.
+
+    None where none has that name, or none of its regions has the zone.
+    """
+    if not (regions := regions_of(named, pool.provider)):
+        return named.get(pool.provider) if written_name(pool.provider) == pool.provider else None
     region = region_of(pool.zone, regions)
-    return named.get(pool.provider if region is None else region_name(pool.provider, region))
+    return None if region is None else regions[region]
 
 
 def _built(name: str, context: ProviderContext) -> dict[str, LiveProvider]:

@@ -46,6 +46,7 @@ from scheduler.live.providers.live_provider import (
     QueueingProvider,
     RevocableProvider,
     provider_for,
+    regions_of,
     written_name,
 )
 from scheduler.live.services.agent_gateway import declare_node_lost
@@ -266,10 +267,17 @@ class Provisioner:
         names = (written_name(name) for name, each in self._named.items() if each is provider)
         return next(names, "") if provider else ""
 
-    def check_provider(self, name: str) -> None:
-        """Raise UserError unless a provider of this name accepts new pools."""
-        if isinstance(self._named.get(name), GrowingProvider):
+    def check_provider(self, pool: Pool) -> None:
+        """Raise UserError unless a provider of the pool's name accepts new pools, and one of its regions the zone."""
+        if isinstance(provider_for(self._named, pool), GrowingProvider):
             return
+        name, regions = pool.provider, regions_of(self._named, pool.provider)
+        if regions:
+            raise UserError(
+                f"{pool.zone} lies in no region of {name} that this server's cluster file names",
+                field="zone",
+                fix=f"known: {', '.join(regions)}; a further one is added to `{name}.regions`, then restart the server",
+            )
         known = sorted({written_name(each) for each, held in self._named.items() if isinstance(held, GrowingProvider)})
         raise UserError(
             f"this server rents nothing from {name!r}: the cluster file it was started with does not describe it",
@@ -287,8 +295,14 @@ class Provisioner:
     def take_up_again(self, pools: Iterable[Pool]) -> None:
         """Take up those of these pools that were added while a server ran and that no cluster file declares."""
         for pool in pools:
-            if pool.provider and pool.pool_id not in self._providers:
-                self.take_up(pool)
+            if not pool.provider or pool.pool_id in self._providers:
+                continue
+            self.take_up(pool)
+            if pool.pool_id not in self._providers:
+                log.warning(
+                    "%s is rented by nobody, and its machines are not given back: describe %s and the region of zone %s"
+                    " in the cluster file, then restart the server", pool.pool_id, pool.provider, pool.zone,
+                )  # fmt: skip
 
     async def reconcile(self) -> None:
         """At the start: declare missing machines lost, and repeat the requests that were not answered."""
@@ -335,7 +349,9 @@ class Provisioner:
 
     async def _release(self, node_id: NodeId) -> None:
         provider = self._provider_of(node_id)
-        if provider is not None:
+        if provider is None:
+            log.warning("machine %s is not given back: nobody rents out its pool", node_id)
+        else:
             await self._end(provider, node_id)
         await self.gone(node_id, Reason.POLICY_RELEASED)
 
