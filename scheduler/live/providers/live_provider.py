@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.providers.provider import CloudProvider
+from scheduler.providers.provider import CloudProvider, ProviderProblem
 from walras.cluster import NodeId, Pool, PoolId
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig, PoolEntry, region_of
@@ -200,10 +200,11 @@ def providers_by_pool(providers: Iterable[LiveProvider]) -> dict[PoolId, LivePro
     return {pool_id: provider for provider in providers for pool_id in provider.pools}
 
 
-def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
-    """Returns prices of a cluster file's spot pools since `since_s` seconds ago, oldest first.
+def recorded_prices(cluster: Path, since_s: float) -> tuple[list[SpotPricePoint], dict[str, ProviderProblem]]:
+    """Returns prices of a cluster file's spot pools since `since_s` seconds ago, oldest first, and who did not answer.
 
-    The first ones were in force then; each change after it follows. Raises ConfigError, ProviderProblem.
+    The first ones were in force then; each change after it follows. Raises ConfigError, and ProviderProblem where no
+    price is known because of it.
     """
     known = load_yaml(cluster, ClusterConfig)
     clouds = [name for name in PROVIDERS if known.settings_type(name) is not None]
@@ -213,17 +214,31 @@ def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
         raise ConfigError(missing, field="--cluster", fix="see docs/cloud.md")
     # Asking for prices launches nothing: neither the data folder nor the server's secret is used.
     context = ProviderContext(known, DataFolder(cluster.parent), b"")
-    providers = [provider for name in described for provider in _built(name, context).values()]
+    providers = {
+        region_name(name, each.region) if isinstance(each, RegionalProvider) else name: each
+        for name in described
+        for each in _built(name, context).values()
+    }
     return asyncio.run(_price_histories(providers, datetime.now(UTC) - timedelta(seconds=since_s)))
 
 
-async def _price_histories(providers: list[LiveProvider], since: datetime) -> list[SpotPricePoint]:
+async def _price_histories(
+    providers: Mapping[str, LiveProvider], since: datetime
+) -> tuple[list[SpotPricePoint], dict[str, ProviderProblem]]:
     points: list[SpotPricePoint] = []
+    silent: dict[str, ProviderProblem] = {}
+
+    async def ask(name: str, provider: PricedProvider) -> None:
+        try:
+            points.extend(await provider.price_history(since))
+        except ProviderProblem as problem:
+            silent[name] = problem
+
     try:
-        for provider in providers:
-            if isinstance(provider, PricedProvider):
-                points += await provider.price_history(since)
+        await asyncio.gather(*(ask(name, each) for name, each in providers.items() if isinstance(each, PricedProvider)))
     finally:
-        for provider in providers:
+        for provider in providers.values():
             await provider.close()
-    return sorted(points, key=lambda point: (point.since, point.pool_id))
+    if silent and not points:
+        raise next(iter(silent.values()))
+    return sorted(points, key=lambda point: (point.since, point.pool_id)), silent
