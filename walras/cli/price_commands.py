@@ -332,7 +332,9 @@ def _hourly_price(usd_per_h: float | None) -> str:
 def _show_market(cluster: Path, since: str, output: OutputFormat, *, header: bool) -> None:
     from scheduler.live.providers.live_provider import recorded_prices
 
-    points = recorded_prices(cluster, parse_length_option(since, "--since"))
+    points, silent = recorded_prices(cluster, parse_length_option(since, "--since"))
+    for name, problem in silent.items():
+        warn(f"prices of {name} are not known: {problem}")
     rows = [[point.pool_id, local_time(point.since.isoformat()), f"{point.usd_per_h:g}"] for point in points]
     data = [{"pool": point.pool_id, "since": point.since.isoformat(), "usd_per_h": point.usd_per_h} for point in points]
     show_columns("POOL~ | SINCE | USD/H>", rows, data, output, header=header)

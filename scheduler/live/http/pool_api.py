@@ -41,9 +41,9 @@ async def list_pools(call: RequestContext) -> list[PoolView]:
 async def add_pool(call: RequestContext) -> PoolView:
     """Adds a pool stated as in a cluster file. Raises Conflict where it exists, or its shape's name means another."""
     entry = await call.read(partial(read_file_model, PoolEntry, "pool"))
-    if entry.provider:
-        call.server.providers.check_provider(entry.provider)
     pool = replace(entry.pool(), provider=entry.provider)
+    if pool.provider:
+        call.server.providers.check_provider(pool)
 
     def step(transaction: Transaction) -> PoolView:
         state = transaction.state

@@ -180,6 +180,10 @@ class AwsProvider:
         self._enrolments = enrolments
         self._calls = calls
 
+    @property
+    def region(self) -> str:
+        return self._settings.region
+
     def take_up(self, pool: Pool) -> None:
         self.pools[pool.pool_id] = pool
 

@@ -4,7 +4,7 @@
 of the live server is a `LiveProvider`: it also knows its pools, learns where the server listens, and lives as long as
 the server. More protocols are optional: `PricedProvider` if its prices move, `QueueingProvider` if machines come out of
 a queue, `RevocableProvider` if it can take machines away for a drill, `GrowingProvider` if pools can be added while the
-server runs.
+server runs, `RegionalProvider` if it is one of several, each for the pools of one region.
 
 The providers that this server knows, by the name that a pool gives (`provider: aws`).
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.providers.provider import CloudProvider
+from scheduler.providers.provider import CloudProvider, ProviderProblem
 from walras.cluster import NodeId, Pool, PoolId
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig, PoolEntry, region_of
@@ -111,6 +111,14 @@ class GrowingProvider(CloudProvider, Protocol):
 
 
 @runtime_checkable
+class RegionalProvider(CloudProvider, Protocol):
+    """A provider that rents out pools of one region alone: their zones are named after it (`region_of`)."""
+
+    @property
+    def region(self) -> str: ...
+
+
+@runtime_checkable
 class RevocableProvider(CloudProvider, Protocol):
     """A provider whose machines can be taken away on request, for drills."""
 
@@ -147,11 +155,21 @@ def written_name(name: str) -> str:
     return name.partition(" ")[0]
 
 
+def regions_of(named: Mapping[str, CloudProvider], provider: str) -> dict[str, CloudProvider]:
+    """Returns a provider's regions, by region, under the name that pools give; none if it is one for all places."""
+    held = (each for name, each in named.items() if written_name(name) == provider)
+    return {each.region: each for each in held if isinstance(each, RegionalProvider)}
+
+
 def provider_for(named: Mapping[str, CloudProvider], pool: Pool) -> CloudProvider | None:
-    """Returns the provider that is to rent a new pool out, by the name that the pool gives, and by its zone."""
-    regions = [name.partition(" ")[2] for name in named if " " in name and written_name(name) == pool.provider]
+    """Returns the provider that is to rent a new pool out, by the name that the pool gives, and by its zone.
+
+    None where none has that name, or none of its regions has the zone.
+    """
+    if not (regions := regions_of(named, pool.provider)):
+        return named.get(pool.provider) if written_name(pool.provider) == pool.provider else None
     region = region_of(pool.zone, regions)
-    return named.get(pool.provider if region is None else region_name(pool.provider, region))
+    return None if region is None else regions[region]
 
 
 def _built(name: str, context: ProviderContext) -> dict[str, LiveProvider]:
@@ -182,10 +200,11 @@ def providers_by_pool(providers: Iterable[LiveProvider]) -> dict[PoolId, LivePro
     return {pool_id: provider for provider in providers for pool_id in provider.pools}
 
 
-def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
-    """Returns prices of a cluster file's spot pools since `since_s` seconds ago, oldest first.
+def recorded_prices(cluster: Path, since_s: float) -> tuple[list[SpotPricePoint], dict[str, ProviderProblem]]:
+    """Returns prices of a cluster file's spot pools since `since_s` seconds ago, oldest first, and who did not answer.
 
-    The first ones were in force then; each change after it follows. Raises ConfigError, ProviderProblem.
+    The first ones were in force then; each change after it follows. Raises ConfigError, and ProviderProblem where no
+    price is known because of it.
     """
     known = load_yaml(cluster, ClusterConfig)
     clouds = [name for name in PROVIDERS if known.settings_type(name) is not None]
@@ -195,17 +214,31 @@ def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
         raise ConfigError(missing, field="--cluster", fix="see docs/cloud.md")
     # Asking for prices launches nothing: neither the data folder nor the server's secret is used.
     context = ProviderContext(known, DataFolder(cluster.parent), b"")
-    providers = [provider for name in described for provider in _built(name, context).values()]
+    providers = {
+        region_name(name, each.region) if isinstance(each, RegionalProvider) else name: each
+        for name in described
+        for each in _built(name, context).values()
+    }
     return asyncio.run(_price_histories(providers, datetime.now(UTC) - timedelta(seconds=since_s)))
 
 
-async def _price_histories(providers: list[LiveProvider], since: datetime) -> list[SpotPricePoint]:
+async def _price_histories(
+    providers: Mapping[str, LiveProvider], since: datetime
+) -> tuple[list[SpotPricePoint], dict[str, ProviderProblem]]:
     points: list[SpotPricePoint] = []
+    silent: dict[str, ProviderProblem] = {}
+
+    async def ask(name: str, provider: PricedProvider) -> None:
+        try:
+            points.extend(await provider.price_history(since))
+        except ProviderProblem as problem:
+            silent[name] = problem
+
     try:
-        for provider in providers:
-            if isinstance(provider, PricedProvider):
-                points += await provider.price_history(since)
+        await asyncio.gather(*(ask(name, each) for name, each in providers.items() if isinstance(each, PricedProvider)))
     finally:
-        for provider in providers:
+        for provider in providers.values():
             await provider.close()
-    return sorted(points, key=lambda point: (point.since, point.pool_id))
+    if silent and not points:
+        raise next(iter(silent.values()))
+    return sorted(points, key=lambda point: (point.since, point.pool_id)), silent

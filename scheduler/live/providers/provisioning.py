@@ -6,7 +6,7 @@ A request is in the store before the provider is called; the provider does nothi
 The janitor compares both sides periodically. It reports requests whose machines did not come up in time as failed. It
 gives back machines that a provider lists for this cluster and that answer no open request, that were given back before,
 or that are more than were asked for. It declares machines lost that the state has and the provider does not list,
-whether they joined or not. It concludes nothing from a provider that does not answer, and asks it less often.
+whether they joined or not. It concludes nothing from a provider that does not answer, and asks that one less often.
 
 What providers report of their pools over time: market prices, and how long machines wait in a queue.
 
@@ -22,9 +22,9 @@ notice.
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 from typing import Any, TypeVar
@@ -46,6 +46,7 @@ from scheduler.live.providers.live_provider import (
     QueueingProvider,
     RevocableProvider,
     provider_for,
+    regions_of,
     written_name,
 )
 from scheduler.live.services.agent_gateway import declare_node_lost
@@ -70,7 +71,8 @@ ProviderT = TypeVar("ProviderT")
 #: Seconds after which a call of a provider counts as unanswered.
 PROVIDER_CALL_S = 120.0
 JANITOR_SWEEP_S = 30.0
-_SWEEP_MAX_S = 960.0
+#: Failures in a row after which the rounds between two calls of a provider, 1, 2, 4 and so on, double no more.
+_MOST_DOUBLINGS = 5
 #: A listing may lag behind new machines, so a machine is lost only when this many listings in a row lack it.
 _MISSING_TWICE = 2
 _BOOT_LEAST_S = 600.0
@@ -96,6 +98,18 @@ async def call_provider(call: Awaitable[T], within_s: float) -> T:
         raise ProviderProblem(ProviderProblemKind.REFUSED, str(error)) from error
 
 
+@dataclass(slots=True)
+class _Known:
+    """What the janitor remembers of one provider."""
+
+    #: Listings in a row that failed, as far as they count.
+    failures: int = 0
+    #: Rounds for which it is left in peace.
+    rounds_off: int = 0
+    #: Machines given back after they had been members and listed still, which are charged only once.
+    billed: set[NodeId] = field(default_factory=set)
+
+
 class Janitor:
     """Compares the lists of the providers with the live state, and corrects what differs."""
 
@@ -111,26 +125,44 @@ class Janitor:
         self._gone = gone
         self._call_s = call_s
         self._missing: Counter[NodeId] = Counter()
-        self._failures = 0
-        #: Machines given back after they had been members and listed still, which are charged only once.
-        self._billed: set[NodeId] = set()
+        self._known: defaultdict[CloudProvider, _Known] = defaultdict(_Known)
 
     async def watch(self) -> None:
-        """Sweep for ever, with growing pauses while a provider does not answer."""
+        """Sweep for ever, in rounds; a provider that does not answer is left out of ever more of them."""
         while True:
-            await asyncio.sleep(min(JANITOR_SWEEP_S * 2.0 ** min(self._failures, 8), _SWEEP_MAX_S))
-            self._failures = 0 if await self.sweep() else self._failures + 1
+            await asyncio.sleep(JANITOR_SWEEP_S)
+            due = []
+            for provider in dict.fromkeys(self._providers.values()):
+                known = self._known[provider]
+                if known.rounds_off:
+                    known.rounds_off -= 1
+                else:
+                    due.append(provider)
+            await self._sweep_all(due, patient=True)
 
     async def sweep(self, *, patient: bool = True) -> bool:
         """Compare once; returns False if a provider did not answer. Without `patient`, one listing proves a loss."""
-        answered = True
-        for provider in dict.fromkeys(self._providers.values()):
-            try:
-                await self._sweep(provider, patient)
-            except ProviderProblem as problem:
-                log.warning("machines are not known: %s", problem)
-                answered = False
-        return answered
+        return await self._sweep_all(dict.fromkeys(self._providers.values()), patient)
+
+    async def _sweep_all(self, providers: Iterable[CloudProvider], patient: bool) -> bool:
+        sweeps = (self._answers(provider, patient) for provider in providers)
+        answers = await asyncio.gather(*sweeps, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return all(answers)
+
+    async def _answers(self, provider: CloudProvider, patient: bool) -> bool:
+        known = self._known[provider]
+        try:
+            await self._sweep(provider, patient)
+        except ProviderProblem as problem:
+            log.warning("machines are not known: %s", problem)
+            known.failures = min(known.failures + 1, _MOST_DOUBLINGS)
+            known.rounds_off = 2**known.failures - 1
+            return False
+        known.failures = known.rounds_off = 0
+        return True
 
     async def _sweep(self, provider: CloudProvider, patient: bool) -> None:
         state = self._loop.state
@@ -150,7 +182,7 @@ class Janitor:
                 await self._gone(node_id, Reason.INFRA_NODE_LOST, launched.get(node_id, ""))
         for node_id in set(listed) & set(self._missing):
             del self._missing[node_id]
-        self._billed &= set(listed)
+        self._known[provider].billed &= set(listed)
         if unknown_launches(state, listed.values()):
             await self._loop.perform(lambda transaction: note_launches(transaction, listed.values()))
         for rent in [rent for rent in state.rents.values() if rent.pool_id in pools]:
@@ -185,8 +217,9 @@ class Janitor:
         except ProviderProblem as problem:
             log.warning("machine %s is not given back yet: %s", machine.node_id, problem)
             return
-        if machine.node_id not in self._billed:
-            self._billed.add(machine.node_id)
+        billed = self._known[provider].billed
+        if machine.node_id not in billed:
+            billed.add(machine.node_id)
             await self._loop.perform(lambda transaction: _charge_given_back(transaction, machine))
 
     async def _give_up(self, rent: RentRow, listed: int) -> None:
@@ -266,10 +299,17 @@ class Provisioner:
         names = (written_name(name) for name, each in self._named.items() if each is provider)
         return next(names, "") if provider else ""
 
-    def check_provider(self, name: str) -> None:
-        """Raise UserError unless a provider of this name accepts new pools."""
-        if isinstance(self._named.get(name), GrowingProvider):
+    def check_provider(self, pool: Pool) -> None:
+        """Raise UserError unless a provider of the pool's name accepts new pools, and one of its regions the zone."""
+        if isinstance(provider_for(self._named, pool), GrowingProvider):
             return
+        name, regions = pool.provider, regions_of(self._named, pool.provider)
+        if regions:
+            raise UserError(
+                f"{pool.zone} lies in no region of {name} that this server's cluster file names",
+                field="zone",
+                fix=f"known: {', '.join(regions)}; a further one is added to `{name}.regions`, then restart the server",
+            )
         known = sorted({written_name(each) for each, held in self._named.items() if isinstance(held, GrowingProvider)})
         raise UserError(
             f"this server rents nothing from {name!r}: the cluster file it was started with does not describe it",
@@ -287,8 +327,14 @@ class Provisioner:
     def take_up_again(self, pools: Iterable[Pool]) -> None:
         """Take up those of these pools that were added while a server ran and that no cluster file declares."""
         for pool in pools:
-            if pool.provider and pool.pool_id not in self._providers:
-                self.take_up(pool)
+            if not pool.provider or pool.pool_id in self._providers:
+                continue
+            self.take_up(pool)
+            if pool.pool_id not in self._providers:
+                log.warning(
+                    "%s is rented by nobody, and its machines are not given back: describe %s and the region of zone %s"
+                    " in the cluster file, then restart the server", pool.pool_id, pool.provider, pool.zone,
+                )  # fmt: skip
 
     async def reconcile(self) -> None:
         """At the start: declare missing machines lost, and repeat the requests that were not answered."""
@@ -335,7 +381,9 @@ class Provisioner:
 
     async def _release(self, node_id: NodeId) -> None:
         provider = self._provider_of(node_id)
-        if provider is not None:
+        if provider is None:
+            log.warning("machine %s is not given back: nobody rents out its pool", node_id)
+        else:
             await self._end(provider, node_id)
         await self.gone(node_id, Reason.POLICY_RELEASED)
 

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -452,6 +453,58 @@ async def test_a_pool_that_is_added_is_rented_in_the_region_of_its_zone(
                 assert spot in provider.pools
                 assert {offer.pool_id for offer in await provider.offers()} == set(provider.pools)
                 assert (len(provider.pools), face.world.server.providers.provider_name(spot)) == (2, "aws")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"zone": "eu-west-1a"}, "zone"), ({"zone": "us-west-21a"}, "zone"),
+        ({"provider": "aws us-west-2"}, "provider"), ({"provider": "aws us-west-2", "zone": "us-west-2c"}, "provider"),
+    ],
+)  # fmt: skip
+async def test_a_pool_in_no_region_of_the_cluster_file_is_not_added(
+    regions: Shop, change: dict[str, Any], field: str
+) -> None:
+    """As the file itself would not be loaded; a region's provider has no name of its own there."""
+    face, _ = regions
+    before = set(face.world.live_state.pools)
+    status, told = await face.json("POST", "/api/v1/pools", {**POOL, "zone": "us-east-1c", **change})
+    assert (status, told["field"], set(face.world.live_state.pools)) == (400, field, before)
+    assert field == "provider" or "us-east-1, us-west-2" in told["fix"]
+    assert "aws" in told["fix"]
+
+
+async def test_a_pool_whose_region_is_dropped_from_the_file_is_no_other_region_s(
+    tmp_path: Path, two_regions: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its machine is neither lost nor ended by another region's listing, and rented on when the region is back."""
+    added = PoolId("g4dn.xlarge/on_demand/us-west-2c")
+    pool = {**POOL, "market": "on_demand", "zone": "us-west-2c", "usd_per_h": 0.01}
+    async with renting(tmp_path, two_regions) as (face, _):
+        await face.done("POST", "/api/v1/pools", pool, status=201)
+        token = await rent_one(face)
+        assert face.world.live_state.rents[token].pool_id == added
+        west: Any = face.world.assembled.providers["aws us-west-2"]
+        held = await west.describe()
+        (node_id,) = (machine.node_id for machine in held)
+        facts = {**FACTS, "market": "on_demand", "zone": "us-west-2c"}
+        await FakeAgent(face.world, node_id, token, **facts).register()
+    east_alone = {"pools": two_regions["pools"][:1], "aws": {**AWS, "image": IMAGE}}
+    for cluster in (east_alone, two_regions):
+        caplog.clear()
+        async with renting(tmp_path, cluster) as (face, east):
+            server = face.world.server.providers
+            await server.reconcile()
+            await server.janitor.sweep()
+            is_dropped = cluster is east_alone
+            assert face.world.live_state.nodes[node_id].is_member
+            assert (added in east.pools, server.provider_name(added)) == (False, "" if is_dropped else "aws")
+            assert any(str(added) in record.getMessage() for record in caplog.records) is is_dropped
+            if is_dropped:
+                await face.done("PATCH", f"/api/v1/pools/{quote(added, safe='')}", {"quota": 3})
+                assert added not in east.pools
+            else:
+                assert await face.world.assembled.providers["aws us-west-2"].describe() == held
 
 
 async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> None:

@@ -14,10 +14,11 @@ import pytest
 from scheduler.core.commands import Rent
 from scheduler.core.events import JobSubmitted, PoolDeclared, PoolRemoved, RentFailed, RentRestored
 from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.live.providers import provisioning
 from scheduler.live.providers.provisioning import MarketWatch, Provisioner, play_market_script
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
-from scheduler.providers.provider import MachineState, RentedMachine
+from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentedMachine
 from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
@@ -299,3 +300,81 @@ async def test_a_machine_that_had_joined_and_is_given_back_after_a_restart_is_pa
     async with swept_after_restart(tmp_path, cloud, 160.0) as w:
         assert cloud.held == {}
         assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.16)
+
+
+FAR = replace(SPOT, pool_id=PoolId("ax2/spot/far"), zone="far")
+
+
+class Region(FlakyCloud):
+    """A cloud that is well, counts how often it is asked, and answers after a while, or says that it cannot."""
+
+    def __init__(self, w: World, pool: Pool) -> None:
+        super().__init__(w.clock.now, pool, 0)
+        self.is_well, self.is_silent, self.asked = True, False, 0
+        self.was_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+
+    async def describe(self) -> tuple[RentedMachine, ...]:
+        self.asked += 1
+        self.was_asked.set()
+        await self.may_answer.wait()
+        if self.is_silent:
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no answer")
+        return await super().describe()
+
+
+async def two_regions(w: World) -> tuple[Region, Region, Provisioner]:
+    near, far = Region(w, SPOT), Region(w, FAR)
+    provisioner = Provisioner(w.loop, {SPOT.pool_id: near, FAR.pool_id: far}, call_s=5.0)
+    w.loop.effect_handlers.append(provisioner)
+    for pool in (SPOT, FAR):
+        await w.emit(lambda at, pool=pool: PoolDeclared(at, replace(pool, usd_per_h=3.6)))
+    return near, far, provisioner
+
+
+async def test_a_region_that_is_silent_is_asked_less_often_and_no_other_is(
+    w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In rounds 1, 3, 7, 15 and 31 of the first 40; once it answers it is asked in every round again."""
+    near, far, provisioner = await two_regions(w)
+    near.is_silent = True
+    monkeypatch.setattr(provisioning, "JANITOR_SWEEP_S", 0.0)
+    watching = asyncio.create_task(provisioner.janitor.watch())
+
+    async def until_far_was_asked(times: int) -> None:
+        while far.asked < times:  # noqa: ASYNC110 - each round of the watch asks it once
+            await asyncio.sleep(0)
+
+    await until_far_was_asked(40)
+    assert near.asked == 5
+    near.is_silent = False
+    await until_far_was_asked(63)
+    before = near.asked
+    await until_far_was_asked(83)
+    watching.cancel()
+    assert near.asked - before == 20
+
+
+async def test_a_region_that_answers_late_is_not_waited_for_by_another(w: World) -> None:
+    """The first is answered only after the second was asked."""
+    near, far, provisioner = await two_regions(w)
+    near.may_answer = far.was_asked
+    assert await provisioner.janitor.sweep()
+    assert (near.asked, far.asked) == (1, 1)
+
+
+async def test_a_machine_that_is_listed_still_is_charged_once_whatever_other_regions_list(w: World) -> None:
+    """It had joined and was given back; its cloud takes it back only in the end."""
+    near, far, provisioner = await two_regions(w)
+    await ask(w, "t", 1)
+    await calls_end(provisioner)
+    held = dict(near.held)
+    await join(w, near, Random(0))
+    w.clock.at = 100.0
+    await provisioner._release(NodeId("t-0"))
+    for at in (160.0, 300.0, 500.0):
+        w.clock.at, near.held = at, dict(held)
+        await provisioner.janitor.sweep()
+        assert near.held == {}
+    assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.16)
+    assert far.asked == 3

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from scheduler.live.providers.aws_provider import AwsProvider
+from scheduler.live.providers.live_provider import SpotPricePoint
+from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.provider_kit import IMAGE, stand_in_of_aws
 from tests.unit.walras.conftest import answers_from
 from walras.cli import price_commands
@@ -160,6 +164,32 @@ def test_the_market_of_a_cluster_is_told(tmp_path: Path, stand_in: None) -> None
     assert (told["pool"], told["usd_per_h"]) == ("g4dn.xlarge/spot/us-east-1a", pytest.approx(0.00001))
     shown = _run(tmp_path, content)
     assert (shown.exit_code, "1e-05" in shown.stdout) == (0, True)
+
+
+def test_a_region_that_does_not_answer_is_named_beside_the_prices_of_the_others(
+    tmp_path: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first or the further one; exit 1 where none answers."""
+    pools = [POOL, {**POOL, "zone": "us-west-2b"}]
+    content = {"pools": pools, "aws": {**AWS, "regions": {"us-west-2": {"image": IMAGE}}}}
+    truth, silent = AwsProvider.price_history, set[str]()
+
+    async def history(self: AwsProvider, since: datetime) -> list[SpotPricePoint]:
+        if self.region in silent:
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no answer within 90 s")
+        return await truth(self, since)
+
+    monkeypatch.setattr(AwsProvider, "price_history", history)
+    for region, answering in (("us-east-1", "us-west-2b"), ("us-west-2", "us-east-1a")):
+        silent = {region}
+        result = _run(tmp_path, content, "-o", "json")
+        assert {told["pool"] for told in json.loads(result.stdout)} == {f"g4dn.xlarge/spot/{answering}"}
+        assert result.exit_code == 0
+        assert f"aws {region} are not known: unavailable: no answer within 90 s" in result.stderr
+        assert answering[:-1] not in result.stderr
+    silent = {"us-east-1", "us-west-2"}
+    result = _run(tmp_path, content)
+    assert (result.exit_code, result.stdout, "no answer within 90 s" in result.stderr) == (1, "", True)
 
 
 def test_a_market_needs_a_pool_that_a_cloud_rents_out(tmp_path: Path) -> None:
