@@ -89,9 +89,10 @@ def image_of(pid: int) -> tuple[int, int]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        return int(fields[23]), int(fields[25])
+        code, stack = int(fields[23]), int(fields[25])
     except (OSError, IndexError):
         return 0, 0
+    return (code, stack) if stack else (0, 0)  # the kernel shows others (1, 0)
 
 
 def become_subreaper() -> None:

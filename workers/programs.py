@@ -569,6 +569,11 @@ class Program:
         """Processes at and below it, when it was found."""
         return self.below.keys()
 
+    @property
+    def is_told(self) -> bool:
+        """Whether what started it may have passed the signal on: it gets none before `due_at`."""
+        return math.isfinite(self.due_at)
+
     def note_signal(self) -> None:
         """Notes that it may have SIGTERM now: what it started may have it from then on."""
         self.may_pass_on = len(self.below) > 1 and _may_pass_on(self.facts)
