@@ -6,12 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.stopped_programs import PASSES, RAISER
+from tests.support.stopped_programs import LEAVES, PASSES, RAISER
 from workers import processes
 from workers import programs as shell_traps
 from workers.programs import ProcessFacts, TermTrap, find_programs, read_processes, term_trap
@@ -272,6 +273,38 @@ def test_pipes_are_seen_on_every_stream(stream: str) -> None:
             assert (facts.reads == pipe, pipe in facts.writes) == (stream == "stdin", stream != "stdin")
         finally:
             started.kill()
+
+
+def test_what_started_first_is_older_whatever_its_number() -> None:
+    """Numbers are used again, from small ones on."""
+    known = read("800 0 bash x; 900 800 & + python tb.py; 20 800 + python a.py")
+    assert programs([800], known) == [900, 20]
+    ticks = {800: 5, 900: 6, 20: 7}
+    assert programs([800], {pid: replace(facts, start_ticks=ticks[pid]) for pid, facts in known.items()}) == ["900", 20]
+    name = processes.name_process(os.getpid())
+    assert name is not None
+    assert read_processes([name.pid])[name.pid].start_ticks == name.start_ticks
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("passes.py", True), ("leaves.py", False), ("-m passes", True), ("-m leaves", False), ("gone.py", True),
+        ("-c import~passes;~passes.start([])", True), ("-c import~sys;~import~passes", True),
+        ("-c import~leaves", False), ("-c import~signal,~gone", False), ("-c import~gone;~gone.start()", True),
+        ("tool train.py", True),
+    ],
+)  # fmt: skip
+def test_a_program_may_pass_on_the_signal_unless_its_text_says_otherwise(
+    words: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script of a package that is installed elsewhere says nothing of what handles the signal."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "passes.py").write_text(PASSES)
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    (tmp_path / "tool").write_text("import sys\nfrom some_launcher.cli import main\nsys.exit(main())\n")
+    own = tuple(word.replace("~", " ") for word in f"python {words}".split())
+    assert shell_traps._may_pass_on(ProcessFacts(os.getpid(), 1, own, "python3.11", handles_term=True)) == expected
 
 
 #: In a process of its own: the processes of an attempt are all that descend from its supervisor.
