@@ -49,6 +49,7 @@ class _Stat:
     session: int
     threads: int
     start_ticks: int
+    image: tuple[int, int]
 
     @property
     def is_over(self) -> bool:
@@ -86,12 +87,8 @@ def parent_of(pid: int) -> int:
 
 def image_of(pid: int) -> tuple[int, int]:
     """Returns where the code and the stack of a process begin; zeros if that may not be read."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return int(fields[23]), int(fields[25])
-    except (OSError, IndexError):
-        return 0, 0
+    stat = _stat(pid)
+    return (0, 0) if stat is None else stat.image
 
 
 def become_subreaper() -> None:
@@ -252,7 +249,9 @@ def _stat(pid: int) -> _Stat | None:
     # The command's name is in parentheses and may hold anything, parentheses and spaces included.
     fields = text[text.rindex(b")") + 2 :].split()
     state, (parent, session, threads, start) = fields[0].decode(), (int(fields[at]) for at in (1, 3, 17, 19))
-    return _Stat(state, parent, session, threads, start)
+    code, stack = int(fields[23]), int(fields[25])
+    image = (code, stack) if stack else (0, 0)  # to others the kernel shows the code as 1
+    return _Stat(state, parent, session, threads, start, image)
 
 
 def hold_port(port: int = 0) -> socket.socket:

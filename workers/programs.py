@@ -51,7 +51,7 @@ _TEXT_MOST, _READING_S = 256 * 1024, 1.0
 #: `source lib.sh`, `. "$(dirname "$0")/lib.sh"`: words among which files are named, and how many are looked at.
 _SOURCES = re.compile(r"(?:^|[\s;&|({])(?:source|\.)[ \t]+([^\n;&|]+)")
 #: `import launcher`, `from jobs import launcher`.
-_IMPORTS = re.compile(r"(?m)^[ \t]*(?:from|import)[ \t]+([^\n#;]{1,200})")
+_IMPORTS = re.compile(r"(?m)(?:^|;)[ \t]*(?:from|import)[ \t]+([^\n#;]{1,200})")
 _FILE_NAME, _VARIABLE = re.compile(r"[\w./+-]+"), re.compile(r"\$\{?\w+\}?")
 _NAMED_MOST = 50
 #: Under which number bash, most others, and yash keep the script open that they run.
@@ -67,6 +67,8 @@ _ONLY_ITSELF = r"""(?:\s+-(?:s\s+)?["'${}\w]+)?\s+["']?\\?\$\\?(?:\$|\{?BASHPID\
 #: Commands that send signals; `kill -0` asks whether a process is there.
 _SENDS = re.compile(rf"\b(pkill|killall|kill(?!\s+-0\b)(?!{_ONLY_ITSELF}))\b")
 _SENDS_IN_CODE = re.compile(r"\b(kill|killpg|terminate|send_signal)\b")
+#: What is in every text that handles a signal: `signal.signal(...)`, `$SIG{TERM} = ...`.
+_HANDLES_IN_CODE = re.compile(r"signal|SIG")
 _EXITS, _WAITS = re.compile(r"\bexit\b"), re.compile(r"\bwait\b")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION = re.compile(rf"(?:^|[\s;])(?:function\s+)?({_WORD.pattern})\s*(?:\(\s*\)\s*)?\{{")
@@ -168,16 +170,14 @@ def _with_scripts(pid: int, words: tuple[str, ...]) -> str:
 def _code(pid: int, words: tuple[str, ...]) -> str:
     """Returns what an interpreter runs, with the modules beside it that it imports; nothing if it is not found."""
     option, name = _script(words)
-    if option == "-c":
-        return name
-    path = name.replace(".", "/") if option else name
+    path = {"": name, "-m": name.replace(".", "/")}.get(option, "")
     start = os.path.join(f"/proc/{pid}/root" if path.startswith("/") else f"/proc/{pid}/cwd", path.lstrip("/"))
-    text = _append_files("", [start, f"{start}.py", f"{start}/__main__.py"])
+    text = _append_files("" if path else name, [start, f"{start}.py", f"{start}/__main__.py"] if path else [])
     paths = list[str]()
     for line in _IMPORTS.findall(text)[:_NAMED_MOST]:
         names = [name.replace(".", "/").strip("/") for name in _FILE_NAME.findall(line) if name != "import"]
         paths += [*names, *(f"{names[0]}/{name}" for name in names[1:])]
-    folders = [os.path.dirname(start), *([start] if option else [])]
+    folders = [os.path.dirname(start), *([start] if option == "-m" else [])]
     return _append_files(text, [f"{folder}/{path}.py" for folder in folders for path in paths[:_NAMED_MOST]])
 
 
@@ -270,6 +270,13 @@ class ProcessFacts:
     is_contained: bool = False
     #: Where its code and its stack begin: the same for a process and its forks, another for each run of a program.
     image: tuple[int, int] = (0, 0)
+    #: Clock ticks after boot.
+    start_ticks: int = 0
+
+    @property
+    def started(self) -> tuple[int, int]:
+        """Orders processes by their starts; numbers are used again, and tell the order within one tick alone."""
+        return self.start_ticks, self.pid
 
     @property
     def command(self) -> str:
@@ -344,6 +351,7 @@ def _read(pid: int) -> ProcessFacts | None:
         handled, ignored = int(status[b"SigCgt"], 16), int(status[b"SigIgn"], 16)
         awaited = int(status[b"SigBlk"], 16) & ~ignored
         parent = int(status[b"PPid"])
+        name, image = processes.name_process(pid), processes.image_of(pid)
     except (OSError, KeyError, ValueError):
         return None
     try:
@@ -362,7 +370,8 @@ def _read(pid: int) -> ProcessFacts | None:
         _pipe(pid, 0),
         outputs,
         is_contained=processes.has_variable(pid, processes.CONTAINER_VARIABLE),
-        image=processes.image_of(pid),
+        image=image,
+        start_ticks=name.start_ticks if name else 0,
         is_runtime=bool(handled & _FAULT and (handled & _FAULTHANDLER != _FAULTHANDLER or handled & _GO)),
     )
     if not facts.is_shell:
@@ -502,13 +511,13 @@ def _run_aside(
             savers.append(child)
     if not savers:
         return {}
-    last = max(savers, key=lambda each: each.pid)
+    last = max(savers, key=lambda each: each.started)
     kinds = {each.facts.runs for child in ([last] if shell else savers) for each in at[child.pid]}
     found = {}
     for child in own:
         is_hidden = shell is not None and shell.hides_background and last.reads not in child.writes
         is_like = any(each.facts.runs in kinds for each in at.get(child.pid, []))
-        if (child.ignores_interrupt or is_hidden) and not is_like and (shell is None or child.pid < last.pid):
+        if (child.ignores_interrupt or is_hidden) and not is_like and (shell is None or child.started < last.started):
             found[child.pid] = last.pid if shell else 0
     return found
 
@@ -530,11 +539,14 @@ def _line_of(pid: int, known: Mapping[int, ProcessFacts]) -> list[int]:
 
 
 def _may_pass_on(facts: ProcessFacts) -> bool:
-    """Returns whether a program may send SIGTERM on when it gets it; what is not known counts as yes."""
+    """Returns whether a program may send SIGTERM on when it gets it; what is not known counts as yes.
+
+    So does a handler that is not in its text: a script of a package only imports what handles the signal.
+    """
     if facts.is_shell or not facts.handles_term:
         return facts.forwards
     code = _read_in_time(lambda: _code(facts.pid, facts.words), "") if _INTERPRETER.match(facts.command) else ""
-    return not code or _SENDS_IN_CODE.search(code) is not None
+    return _HANDLES_IN_CODE.search(code) is None or _SENDS_IN_CODE.search(code) is not None
 
 
 @dataclass
@@ -568,6 +580,11 @@ class Program:
     def pids(self) -> KeysView[int]:
         """Processes at and below it, when it was found."""
         return self.below.keys()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether what started it may have passed the signal on: it gets none before `due_at`."""
+        return math.isfinite(self.due_at)
 
     def note_signal(self) -> None:
         """Notes that it may have SIGTERM now: what it started may have it from then on."""

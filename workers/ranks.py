@@ -346,7 +346,8 @@ class Ranks:
         alive = {program.name.pid for program in self._programs if program.name.is_alive}
         for program in self._programs:
             own = program.name.pid
-            is_due = own in alive and not program.was_signalled and program.pids.isdisjoint(spared)
+            is_due = own in alive and not (program.was_signalled or program.is_told)
+            is_due = is_due and program.pids.isdisjoint(spared)
             if program.found.is_late:
                 is_due = is_due and is_late and program.pids.isdisjoint(alive - {own})
             if is_due and is_stop and (not handles_term(own) or (program.found.is_aside and not is_late)):
@@ -389,6 +390,8 @@ class Ranks:
                 told |= {pid: told.get(pid, False) or program.may_pass_on for pid in program.below}
                 handlers |= {pid for pid, is_handler in program.below.items() if is_handler}
                 program.below = {}
+            if program.is_told:  # a second stop may leave less time
+                program.due_at = min(program.due_at, (now + kill_at) / 2)
             if now >= program.due_at and not program.was_signalled:
                 program.signal()
             # Its trap has ended, to which it was left.
@@ -469,10 +472,13 @@ class Ranks:
             return False
         is_same = found.facts.words == ended.facts.words
         is_like = self._is_late and handles_term(found.name.pid) and found.facts.runs == ended.facts.runs
-        if found.facts.image == ended.facts.image != (0, 0):  # a program forked it to save, and has ended
-            return False
         starter = self._starter(found)
-        return (is_same or is_like) and starter is not None and starter == self._starter(ended)
+        if starter is None or starter != self._starter(ended):
+            return False
+        is_fork = found.facts.image == ended.facts.image != (0, 0)
+        if is_fork and processes.image_of(starter.pid) != found.facts.image:  # its program forked it to save
+            return False
+        return is_same or is_like
 
     def _stop_starter(self, starter: processes.ProcessName, clients: Collection[int]) -> None:
         """Signals, once, what has started a program again and again, unless it is a program that was stopped."""

@@ -310,11 +310,14 @@ def test_the_next_run_of_a_stopped_program_gets_the_signal_late(run: Run, tmp_pa
 def test_a_loop_that_starts_a_stopped_program_again_is_stopped(run: Run, tmp_path: Path) -> None:
     """After some tries, however much of the grace is left; a script that tries a few times goes on after that."""
     (tmp_path / "loop.py").write_text("import subprocess, sys\nwhile subprocess.run(sys.argv[1:]).returncode: pass\n")
+    forks = "import os\nwhile True:\n    if not os.fork():\n        exec(open('save.py').read())\n    os.wait()\n"
+    (tmp_path / "forks.py").write_text(forks)
     (tmp_path / "trains.py").write_text(TRAINER)
     commands = {
         "until": bash(f"until {SAVE}; do :; done"),
         "while, with a pause": ["sh", "-c", f"while ! {SAVE}; do sleep 0.5; done"],
         "in Python": ["python", "loop.py", *SAVE.split()],
+        "forks": ["python", "forks.py"],
         "what cannot save": bash("while true; do python plain.py || true; done"),
         "a shell that waits": bash("echo up; while [ ! -e never ]; do sleep 0.2 || true; done"),
         "the in-job client": bash("until python trains.py; do :; done"),

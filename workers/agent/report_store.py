@@ -103,6 +103,8 @@ class _Write:
     key: AttemptKey | None = None
     phase: AttemptPhase | None = None
     journal_offset: int | None = None
+    #: Whether its reports are copies of what is stored, for a restored server.
+    is_copy: bool = False
 
 
 @dataclass
@@ -263,7 +265,8 @@ class AgentStore:
     def tell_again(self, bringing: Collection[AttemptKey]) -> int:
         """Queues again what a server with an older database may lack, and returns the number of these reports.
 
-        For running attempts that is their start; for the newest attempts also their newest checkpoint and their end.
+        For running attempts that is their start; for the newest attempts also their newest checkpoint and their end;
+        on a full disk also all of these that could not be written, which are newer, and stay so once they are written.
         `bringing`: attempts whose ranks still bring what they need.
         """
         self.flush()
@@ -283,12 +286,16 @@ class AgentStore:
                 told.append(StartedReport(report_id=1, **key._asdict(), brings=key in bringing))
             told += [_REPORT.validate_json(body) for body in kept if body is not None]
         told = [_numbered(report, self.next_report_id()) for report in told]
-        for write in self._unwritten.writes:  # the disk is full: these are newer than all that is written
+        newer = [write for write in self._unwritten.writes if not write.is_copy]
+        self._unwritten.writes, count = [], len(told)
+        self._write(_Write(told, replaced, is_copy=True))
+        for write in newer:
             write.reports = [
                 _numbered(each, self.next_report_id()) if isinstance(each, _TOLD) else each for each in write.reports
             ]
-        self._write(_Write(told, replaced))
-        return len(told)
+            count += sum(isinstance(each, _TOLD) for each in write.reports)
+        self._unwritten.writes += newer
+        return count
 
     def is_new_notice(self, digest: str) -> bool:
         """Returns True the first time this notice is seen."""

@@ -145,18 +145,31 @@ def test_what_a_full_disk_refuses_reads_as_if_it_were_written(tmp_path: Path) ->
     again.close()
 
 
+def _saved(store: AgentStore, step: float) -> CommittedReport:
+    manifest = Manifest(step=step, path=f"/c/1/step-{step:g}", digest="0" * 64)
+    saved = CommittedReport(report_id=store.next_report_id(), job_id=1, attempt=1, manifest=manifest)
+    store.advance_journal(AttemptKey(1, 1), int(step), [saved])
+    return saved
+
+
+def _told(store: AgentStore) -> list[tuple[str, float | None]]:
+    """What is sent, except starts: the kinds of reports, and the steps of checkpoints."""
+    reports = [each for each in store.reports(20) if each.type != "started"]
+    return [(each.type, each.manifest.step if isinstance(each, CommittedReport) else None) for each in reports]
+
+
 @pytest.mark.parametrize("has_room", [True, False])
 def test_what_was_acknowledged_on_a_full_disk_is_told_to_a_restored_server(tmp_path: Path, has_room: bool) -> None:
-    """In its order, whether there is room by then or not: a checkpoint, the end after it, and what was refused."""
+    """In its order, whether there is room by then or not: checkpoints, the end after them, and what was refused.
+
+    A server that is restored twice is told the same again, once; what stays is the newest checkpoint.
+    """
     store = AgentStore(tmp_path)
     store.move_attempt(AttemptKey(1, 1), AttemptPhase.RUNNING)
-    store.next_report_id()
+    store.acknowledge(_saved(store, 3.0).report_id)
     store.flush()
     store._db.execute("PRAGMA query_only = ON")
-    manifest = Manifest(step=9.0, path="/c/1/step-9", digest="0" * 64)
-    saved = CommittedReport(report_id=store.next_report_id(), job_id=1, attempt=1, manifest=manifest)
-    store.advance_journal(AttemptKey(1, 1), 7, [saved])
-    store.acknowledge(saved.report_id)
+    _saved(store, 9.0)
     ended = EndedReport(report_id=store.next_report_id(), job_id=1, attempt=1, cause="exited", exit_code=0)
     store.move_attempt(AttemptKey(1, 1), AttemptPhase.OVER, [ended])
     refused = RefusedReport(report_id=store.next_report_id(), job_id=2, attempt=1, detail="disk full")
@@ -166,12 +179,20 @@ def test_what_was_acknowledged_on_a_full_disk_is_told_to_a_restored_server(tmp_p
     if has_room:
         store._db.execute("PRAGMA query_only = OFF")
     store.flush()
-    store.tell_again(())
-    told = [(each.report_id > refused.report_id, each.type) for each in store.reports(10)]
-    assert [each for each in told if each[1] != "started"] == [(True, "committed"), (True, "ended"), (True, "refused")]
+    newest = [("committed", 9.0), ("ended", None), ("refused", None)]
+    for _ in range(2):
+        highest = store.highest_report_id
+        count = store.tell_again(())
+        assert _told(store) == ([] if has_room else [("committed", 3.0)]) + newest
+        assert count == len(store.reports(20))
+        assert min(each.report_id for each in store.reports(20)) > highest
     store._db.execute("PRAGMA query_only = OFF")
     assert store.flush()
-    assert len(store.reports(10)) == len(told)
+    assert count == len(store.reports(20))
+    store.acknowledge(store.highest_report_id)
+    store.flush()
+    store.tell_again(())
+    assert _told(store) == newest
     store.close()
 
 

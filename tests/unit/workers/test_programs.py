@@ -6,11 +6,14 @@ import sys
 import threading
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.stopped_programs import LEAVES, PASSES, RAISER
+from workers import processes
 from workers import programs as shell_traps
 from workers.programs import ProcessFacts, TermTrap, find_programs, read_processes, term_trap
 
@@ -272,6 +275,38 @@ def test_pipes_are_seen_on_every_stream(stream: str) -> None:
             started.kill()
 
 
+def test_what_started_first_is_older_whatever_its_number() -> None:
+    """Numbers are used again, from small ones on."""
+    known = read("800 0 bash x; 900 800 & + python tb.py; 20 800 + python a.py")
+    assert programs([800], known) == [900, 20]
+    ticks = {800: 5, 900: 6, 20: 7}
+    assert programs([800], {pid: replace(facts, start_ticks=ticks[pid]) for pid, facts in known.items()}) == ["900", 20]
+    name = processes.name_process(os.getpid())
+    assert name is not None
+    assert read_processes([name.pid])[name.pid].start_ticks == name.start_ticks
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("passes.py", True), ("leaves.py", False), ("-m passes", True), ("-m leaves", False), ("gone.py", True),
+        ("-c import~passes;~passes.start([])", True), ("-c import~sys;~import~passes", True),
+        ("-c import~leaves", False), ("-c import~signal,~gone", False), ("-c import~gone;~gone.start()", True),
+        ("tool train.py", True),
+    ],
+)  # fmt: skip
+def test_a_program_may_pass_on_the_signal_unless_its_text_says_otherwise(
+    words: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script of a package that is installed elsewhere says nothing of what handles the signal."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "passes.py").write_text(PASSES)
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    (tmp_path / "tool").write_text("import sys\nfrom some_launcher.cli import main\nsys.exit(main())\n")
+    own = tuple(word.replace("~", " ") for word in f"python {words}".split())
+    assert shell_traps._may_pass_on(ProcessFacts(os.getpid(), 1, own, "python3.11", handles_term=True)) == expected
+
+
 #: In a process of its own: the processes of an attempt are all that descend from its supervisor.
 _LOOKS = """
 import os, signal, sys
@@ -297,3 +332,57 @@ def test_a_program_has_ended_once_what_it_left_was_looked_for(tmp_path: Path) ->
     words = [sys.executable, "-c", _LOOKS, str(tmp_path / "attempt")]
     done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
     assert done.stdout == "False True\n", done.stderr
+
+
+_TOLD = """
+import atexit, signal, sys
+from pathlib import Path
+from tests.support.attempts import SupervisedAttempt
+from workers import processes
+from workers.ranks import Ranks
+processes.become_subreaper()
+attempt = SupervisedAttempt(Path(sys.argv[1]), [sys.executable, *sys.argv[2:]], env={"SAVE_S": "300"})
+attempt.folder.mkdir()
+ranks = Ranks(attempt.folder, attempt.plan)
+atexit.register(ranks.signal_all, signal.SIGKILL)
+def wait_for(word):
+    while word not in ranks.all[0].output.recent:
+        ranks.all[0].output.copy()
+wait_for(b"up")
+ranks.terminate((), (), is_stop=True)
+wait_for(b"caught")
+while not ranks.have_all_ended:
+    ranks.reap()
+ranks.inherit((), 0.0, 100.0)
+(heir,) = [program for program in ranks._programs if program.name.is_alive]
+ranks.terminate((), (), is_late=True, is_stop=True)
+print(heir.was_signalled, end=" ")
+for now in (48.0, 49.0):
+    ranks.inherit((), now, 50.0)
+    print(heir.was_signalled, end=" ")
+"""
+
+
+def test_an_heir_that_was_told_gets_no_signal_before_it_is_due(tmp_path: Path) -> None:
+    """Not late in the grace either; a stop that comes after that one, with less time, still leaves it half of that."""
+    (tmp_path / "passes.py").write_text(PASSES)
+    (tmp_path / "raises.py").write_text(RAISER)
+    words = [sys.executable, "-c", _TOLD, tmp_path / "attempt", tmp_path / "passes.py"]
+    words += [sys.executable, tmp_path / "raises.py"]
+    done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "False False True ", done.stderr
+
+
+def test_an_image_is_that_of_a_run_and_its_forks() -> None:
+    """What the kernel does not show is none, not one that all processes of other users have."""
+    own = processes.image_of(os.getpid())
+    fork = os.fork()
+    if not fork:
+        os._exit(processes.image_of(os.getpid()) != own)
+    assert (os.waitpid(fork, 0)[1], 0 in own, processes.image_of(2**22 + 1)) == (0, False, (0, 0))
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+        try:
+            assert processes.image_of(1) == (0, 0)
+        finally:
+            os.seteuid(0)
