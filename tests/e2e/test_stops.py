@@ -217,6 +217,60 @@ def test_a_trap_is_read_wherever_it_was_set(run: Run, tmp_path: Path) -> None:
     assert ends(run(commands, stop_s=8.0)) == dict.fromkeys(commands, (1, 1, 85, None))
 
 
+def test_a_trap_is_found_in_functions_of_functions_and_of_scripts_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
+    """Its program gets no second signal, which would break the save off."""
+    (tmp_path / "raises.py").write_text(RAISER)
+    relay = "trap 'kill $P; wait $P; exit 85' TERM\npython raises.py & P=$!\nwait $P"
+    (tmp_path / "relay.sh").write_text(relay)
+    one, every = "one() { kill $1; wait $1; }", "every() { for p in $P; do one $p; done; exit 85; }"
+    commands = {
+        "by two functions": bash(f"{one}\n{every}\ntrap every TERM; python raises.py & P=$!; wait $P"),
+        "on its standard input": bash("bash -s < relay.sh; exit $?"),
+        "through a pipe": bash("cat relay.sh | bash"),
+    }
+    assert ends(run(commands, stop_s=12.0)) == dict.fromkeys(commands, (1, 1, 85, None))
+
+
+def test_a_daemon_and_a_log_outlive_the_save_that_needs_them(run: Run, tmp_path: Path) -> None:
+    """Also if they handle the signal: a mount that went into the background by itself, what reads errors too."""
+    (tmp_path / "daemon.py").write_text(
+        f"import os\nfor _ in range(2):\n    if os.fork(): os._exit(0)\n    os.setsid()\n{SERVER}"
+    )
+    (tmp_path / "log.py").write_text(
+        "import os, signal, sys\nsignal.signal(15, lambda *_: os._exit(0))\n"
+        "for line in sys.stdin: print(line, end='')\n"
+    )
+    os.mkfifo(tmp_path / "asked")
+    os.mkfifo(tmp_path / "answer")
+    asks = "    open('asked', 'w').close(); print(open('answer').read(), end='')"
+    (tmp_path / "asks.py").write_text(SAVER.replace('    sys.stdout.write("saved\\n")', asks))
+    commands = {
+        "a daemon": bash("python daemon.py; until [ -e served ]; do sleep 0.05; done; python asks.py; exit $?"),
+        "a log": bash(f"{SAVE} 2>&1 | python log.py"),
+        "a substituted log": bash(f"exec > >(python log.py) 2>&1; {SAVE}"),
+    }
+    assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+
+
+def test_what_a_shell_became_ends_after_the_save(run: Run) -> None:
+    """`tail -f` would show the log for ever."""
+    commands = {"tail": bash(f"{SAVE} & exec tail -f /dev/null"), "sleep": bash(f"{SAVE} & exec sleep infinity")}
+    stopped = run(commands)
+    assert ends(stopped) == dict.fromkeys(commands, (1, 1, None, 15))
+    for attempt in stopped.values():
+        (stopping,), (ended,) = attempt.events("stopping"), attempt.events("ended")
+        assert ended["at"] - stopping["at"] < 30.0
+
+
+def test_a_trap_on_exit_that_runs_is_not_cut_short(run: Run, tmp_path: Path) -> None:
+    """It began before the last quarter, at which the signal would end its shell after its first command."""
+    (tmp_path / "copy.py").write_text("import time; time.sleep(4); print('copied', flush=True)")
+    ends_so = "end() { python copy.py; python copy.py; echo cleaned; }\n"
+    attempt = run({"copies": bash(f"{ends_so}trap end EXIT; {SAVE}; exit $?")}, stop_s=14.0)["copies"]
+    assert ends({"copies": attempt}) == {"copies": (1, 1, 85, None)}
+    assert attempt.output().endswith("copied\ncopied\ncleaned\n")
+
+
 def test_a_shell_with_a_trap_on_exit_cleans_up_late(run: Run) -> None:
     """It would end at the signal, so it gets none before its programs have ended and most of the grace is over."""
     commands = {
