@@ -13,8 +13,8 @@ loader and compile workers get no signal. More rules:
 * What runs again as it did when it was stopped, started by the same process, is stopped too, then what starts it.
 * Late, at three quarters of the grace, the signal goes to what was left to a trap, and to a shell with a trap on EXIT
   alone, which ends at it and cleans up.
-* A process that reads what another one of the attempt writes (`| tee log`) is a filter, unless it handles SIGTERM: it
-  ends with its input.
+* A process that reads what another one of the attempt writes (`| tee log`) is a filter: it ends with its input. One
+  that handles SIGTERM is none, unless it reads errors as well (`2>&1 | python log.py`).
 * What the signal would only kill waits for programs that save: a server or a mount in the background, of which they may
   be in need. It gets the signal once none of them is left and nothing new has started for a while.
 * So does what handles it, if a shell runs it in the background beside another program, in the foreground, that saves:
@@ -42,7 +42,7 @@ import threading
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from workers import processes
 
@@ -54,8 +54,8 @@ _SOURCES = re.compile(r"(?:^|[\s;&|({])(?:source|\.)[ \t]+([^\n;&|]+)")
 _IMPORTS = re.compile(r"(?m)(?:^|;)[ \t]*(?:from|import)[ \t]+([^\n#;]{1,200})")
 _FILE_NAME, _VARIABLE = re.compile(r"[\w./+-]+"), re.compile(r"\$\{?\w+\}?")
 _NAMED_MOST = 50
-#: Under which number bash, most others, and yash keep the script open that they run.
-_SCRIPT_FILES = (255, 10, 11, 100)
+#: Under which number bash, most others, and yash keep the script open that they run; `bash < script`.
+_SCRIPT_FILES = (255, 10, 11, 100, 0)
 #: `trap ACTION NAMES`, with the action in quotes or as one word.
 _TRAP = re.compile(r"""\btrap\s+(?:--\s+)?('[^']*'|"(?:[^"\\]|\\.)*"|[^\s'";&|]+)((?:[ \t]+["'${}\w]+)+)""")
 _TERM = frozenset({"TERM", "SIGTERM", "15"})
@@ -97,6 +97,8 @@ class TermTrap:
     hides_background: bool = False
     #: Whether it may wait for what it runs in the background.
     has_wait: bool = False
+    #: File names among the words of its trap on EXIT, and of functions that this calls.
+    cleanup: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def term_trap(text: str) -> TermTrap:
@@ -110,7 +112,8 @@ def term_trap(text: str) -> TermTrap:
     commands = _NO_COMMANDS.sub("", text)
     hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(commands))
     forwards = _does(text, actions, _SENDS) or (_does(text, actions, _EXITS) and _does(text, exit_actions, _SENDS))
-    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, _WAITS.search(text) is not None)
+    cleanup = frozenset(map(os.path.basename, _called(text, exit_actions)[1] if exit_actions else ()))
+    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, _WAITS.search(text) is not None, cleanup)
 
 
 def _signal_names(names: str, tells_term: bool) -> frozenset[str]:
@@ -125,14 +128,28 @@ def _does(text: str, actions: list[str], what: re.Pattern[str]) -> bool:
     done = [found.start() for found in what.finditer(text)]
     if any(action.strip("\"'").startswith("$") for action in actions):  # whatever it is given
         return bool(done)
+    return any(bisect(done, start) < bisect(done, end) for start, end in _called(text, actions)[0])
+
+
+def _called(text: str, actions: list[str]) -> tuple[list[tuple[int, int]], set[str]]:
+    """Returns where the functions are that actions call, or that these call, and the words of both."""
     ends = [found.start() for found in _END_OF_FUNCTION.finditer(text)]
-    words = {word for action in actions for word in _WORD.findall(action)}
-    for found in _FUNCTION.finditer(text):
-        if found[1] in words and (later := bisect(ends, found.end() - 1)) < len(ends):
-            words.remove(found[1])
-            if bisect(done, found.end() - 1) < bisect(done, ends[later]):
-                return True
-    return False
+    starts = [(found[1], found.start(), found.end() - 1) for found in _FUNCTION.finditer(text)]
+    later = [*(start for _, start, _ in starts[1:]), len(text)]
+    bodies = dict[str, tuple[int, int, int]]()
+    for (name, _, start), next_start in zip(starts, later, strict=False):
+        if (at := bisect(ends, start)) < len(ends):
+            bodies.setdefault(name, (start, ends[at], min(ends[at], next_start)))
+    rest = [word for action in actions for word in _FILE_NAME.findall(action)]
+    places, words = list[tuple[int, int]](), set(rest)
+    while rest:
+        if (body := bodies.pop(rest.pop(), None)) is not None:  # each is read once
+            start, end, read_end = body
+            places.append((start, end))
+            more = _FILE_NAME.findall(text, start, read_end)
+            words.update(more)
+            rest += more
+    return places, words
 
 
 _reading = threading.Thread()
@@ -197,15 +214,19 @@ def _names(text: str) -> frozenset[str]:
 _SHELLS = _names("sh bash rbash dash ash zsh ksh ksh93 mksh lksh oksh posh yash fish tcsh csh")
 #: Shells that handle SIGTERM without any trap, and end at it.
 _ALWAYS_HANDLE = _names("mksh lksh oksh posh")
+#: Shells that may handle SIGTERM, and whose traps are written in another way.
+_NEVER_TRAP = _names("fish tcsh csh")
 #: Programs that run another one and end with it.
 _WRAPPERS = _names(
     """env nice ionice time timeout nohup stdbuf setsid chrt taskset numactl prlimit flock script unbuffer xvfb-run
     sudo su runuser setpriv unshare chroot tini dumb-init catatonit strace ltrace perf nsys ncu make gmake ninja just
-    xargs srun mpirun mpiexec orterun prterun hydra_pmi_proxy uv uvx pixi micromamba mamba apptainer singularity starter
-    starter-suid conmon tmux screen"""
+    xargs srun mpirun mpiexec mpiexec.hydra orterun prterun hydra_pmi_proxy uv uvx pixi micromamba mamba apptainer
+    singularity starter starter-suid conmon tmux screen"""
 )
 #: Programs whose output answers questions, and does not end.
 _ANSWERS = _names("yes")
+#: What a shell becomes that has nothing else to do (`train & exec tail -f log`): it does not end with what it started.
+_NEVER_END = _names("tail sleep")
 #: Clients of a container runtime: they would pass a signal on to the first process of the container alone, a shell.
 _CONTAINER_CLIENTS = _names("docker podman")
 #: The same, as scripts and modules that an interpreter runs.
@@ -257,6 +278,8 @@ class ProcessFacts:
     #: The pipe that is its standard input, and those that are its output.
     reads: tuple[int, int] | None = None
     writes: frozenset[tuple[int, int]] = frozenset()
+    #: The pipe to which it writes its errors.
+    reports: tuple[int, int] | None = None
     #: Whether its handlers are those of a runtime (Go, Java, a loader worker of torch), not its own.
     is_runtime: bool = False
     #: Whether it is a shell that ends at SIGTERM, with a trap on EXIT.
@@ -266,6 +289,8 @@ class ProcessFacts:
     #: Whether it is a shell that may run what is below it in the background; and whether it may wait for that.
     hides_background: bool = False
     has_wait: bool = False
+    #: Names of what its trap on EXIT runs, if it is a shell that cleans up.
+    cleanup: frozenset[str] = frozenset()
     #: Whether a container runtime started it for this attempt.
     is_contained: bool = False
     #: Where its code and its stack begin: the same for a process and its forks, another for each run of a program.
@@ -369,6 +394,7 @@ def _read(pid: int) -> ProcessFacts | None:
         processes.has_variable(pid, "RANK"),
         _pipe(pid, 0),
         outputs,
+        _pipe(pid, 2),
         is_contained=processes.has_variable(pid, processes.CONTAINER_VARIABLE),
         image=image,
         start_ticks=name.start_ticks if name else 0,
@@ -393,8 +419,11 @@ def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
     shell = replace(shell, hides_background=trap.hides_background, has_wait=trap.has_wait)
     ends_at_it = shell.command in _ALWAYS_HANDLE or handled & _ENDS_BASH == _ENDS_BASH
     if ends_at_it and not trap.exists:
-        return replace(shell, handles_term=False, cleans_up=trap.on_exit or shell.command not in _ALWAYS_HANDLE)
-    return replace(shell, forwards=trap.forwards)
+        cleans_up = trap.on_exit or shell.command not in _ALWAYS_HANDLE
+        return replace(shell, handles_term=False, cleans_up=cleans_up, cleanup=trap.cleanup)
+    # A trap that is not in the text (of a script that came through a pipe) may pass the signal on.
+    is_unknown = not trap.exists and shell.command not in _NEVER_TRAP
+    return replace(shell, forwards=trap.forwards or is_unknown)
 
 
 def _pipe(pid: int, number: int) -> tuple[int, int] | None:
@@ -420,11 +449,15 @@ class Found:
 
 
 def find_programs(
-    roots: Iterable[int], known: Mapping[int, ProcessFacts], clients: Collection[int] = ()
+    roots: Iterable[int],
+    known: Mapping[int, ProcessFacts],
+    clients: Collection[int] = (),
+    firsts: Collection[int] = (),
 ) -> list[Found]:
     """Returns the programs at and below the roots, which are processes without a parent in the attempt.
 
-    `clients`: processes with an in-job client; they are programs, whatever is below them.
+    `clients`: processes with an in-job client; they are programs, whatever is below them. `firsts`: first processes of
+    ranks; the other roots are orphans.
     """
     children = _children(known)
     found: list[Found] = []
@@ -436,7 +469,7 @@ def find_programs(
         for pid in reversed(_subtree(root, children)):
             if pid in known:
                 at[pid] = _found_at(known[pid], children.get(pid, []), at, clients)
-    aside = _run_aside(None, [known[root] for root in roots], at, clients)
+    aside = _run_aside(None, [known[root] for root in roots], at, clients, firsts)
     for root in roots:
         own = [each for each in at[root] if not _is_filter(each.facts, known)]
         own = own if any(not each.facts.cleans_up for each in own) else [Found(known[root])]
@@ -476,7 +509,7 @@ def _found_at(
         below = [each for child in own for each in at.get(child.pid, []) if not facts.handles_term]
         handlers = [each for each in below if each.facts.handles_term and not each.facts.is_runtime]
         if handlers and facts.pid not in clients:
-            return handlers
+            return [*handlers, Found(facts)] if facts.command in _NEVER_END else handlers
         is_program = facts.handles_term or not _BOOKKEEPERS.search(facts.script_command)
         return [Found(facts)] if is_program else []
     has_trap = facts.is_shell and facts.handles_term
@@ -495,12 +528,17 @@ def _found_at(
 
 
 def _run_aside(
-    shell: ProcessFacts | None, own: list[ProcessFacts], at: Mapping[int, list[Found]], clients: Collection[int]
+    shell: ProcessFacts | None,
+    own: list[ProcessFacts],
+    at: Mapping[int, list[Found]],
+    clients: Collection[int],
+    firsts: Collection[int] = (),
 ) -> dict[int, int]:
     """Returns the children that a shell runs in the background while it waits for another one that saves, and that one.
 
-    They ignore SIGINT, and are older than that one. `shell`: None for orphans, beside first processes of ranks. What
-    runs the same program as one that the shell waits for is its like, not its helper.
+    They ignore SIGINT, and are older than that one. `shell`: None for orphans, beside first processes of ranks: where
+    one of these saves, all orphans (`redis-server --daemonize yes`, a mount) are in its background. What runs the same
+    program as one that the shell waits for is its like, not its helper.
     """
     if shell is not None and (shell.ignores_interrupt or (shell.hides_background and shell.has_wait)):
         return {}
@@ -511,21 +549,33 @@ def _run_aside(
             savers.append(child)
     if not savers:
         return {}
+    in_ranks = [child for child in savers if child.pid in firsts]
+    # The trap of a shell may be for what it starts as a daemon.
+    are_orphans_aside = shell is None and any(
+        each.facts.pid in clients or (each.facts.saves and not each.facts.is_shell)
+        for child in in_ranks
+        for each in at[child.pid]
+        if not each.is_aside
+    )
+    savers = in_ranks if are_orphans_aside else savers
     last = max(savers, key=lambda each: each.started)
     kinds = {each.facts.runs for child in ([last] if shell else savers) for each in at[child.pid]}
     found = {}
     for child in own:
         is_hidden = shell is not None and shell.hides_background and last.reads not in child.writes
         is_like = any(each.facts.runs in kinds for each in at.get(child.pid, []))
+        is_hidden = is_hidden or (are_orphans_aside and child.pid not in firsts)
         if (child.ignores_interrupt or is_hidden) and not is_like and (shell is None or child.started < last.started):
             found[child.pid] = last.pid if shell else 0
     return found
 
 
 def _is_filter(facts: ProcessFacts, known: Mapping[int, ProcessFacts]) -> bool:
-    if facts.reads is None or facts.handles_term:
+    if facts.reads is None:
         return False
     writers = [each for each in known.values() if facts.reads in each.writes and each.command not in _ANSWERS]
+    if facts.handles_term:
+        writers = [each for each in writers if each.reports == facts.reads]
     return any(facts.pid not in _line_of(each.pid, known) for each in writers if each.pid != facts.pid)
 
 
@@ -598,18 +648,29 @@ class Program:
             processes.send_signal([self.name.pid], signal.SIGTERM)
 
 
+def is_cleaning_up(shell: ProcessFacts, news: Iterable[int], pids: Iterable[int]) -> bool:
+    """Returns whether one of the processes `news` is what the trap on EXIT of the shell above it runs."""
+    known = read_processes(pids) if shell.cleanup else {}
+    for pid in news:
+        if pid in known and shell.pid in _line_of(pid, known):
+            names = {known[pid].command, *map(os.path.basename, known[pid].words[:3])} & shell.cleanup
+            if any(not _INTERPRETER.match(name) for name in names - _SHELLS - _NEVER_END):
+                return True
+    return False
+
+
 def handles_term(pid: int) -> bool:
     """Returns whether a process has a handler for SIGTERM now."""
     facts = _read(pid)
     return facts is not None and (facts.handles_term or facts.cleans_up)
 
 
-def programs_among(pids: Iterable[int], clients: Collection[int]) -> list[Program]:
-    """Returns the programs among the processes of an attempt, as they are now. `clients`: as of `find_programs`."""
+def programs_among(pids: Iterable[int], clients: Collection[int], firsts: Collection[int] = ()) -> list[Program]:
+    """Returns the programs among the processes of an attempt, as they are now. The others: as of `find_programs`."""
     known = read_processes(pids)
     roots = [facts.pid for facts in known.values() if facts.parent not in known]
     children, programs = _children(known), []
-    for found in find_programs(roots, known, clients):
+    for found in find_programs(roots, known, clients, firsts):
         if (name := processes.name_process(found.facts.pid)) is not None:
             subtree = _subtree(found.facts.pid, children)
             below = {pid: pid in known and known[pid].handles_term for pid in subtree}

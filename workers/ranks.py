@@ -27,7 +27,7 @@ from walras.contract import EXIT_MACHINE_UNABLE
 from workers import processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
-from workers.programs import Program, command_line, handles_term, programs_among
+from workers.programs import Program, command_line, handles_term, is_cleaning_up, programs_among
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 if TYPE_CHECKING:
@@ -338,23 +338,31 @@ class Ranks:
         """
         if self._programs is None:
             self.signal_all(signal.SIGCONT)
-            self._programs = programs_among(self._pids(), clients)
+            self._programs = programs_among(self._pids(), clients, [rank.pid for rank in self.all])
             self._before = frozenset(self._names())
         elif is_late and is_stop:
             self._is_late = True
             self._take_up_restarts(self._names(), clients)
         alive = {program.name.pid for program in self._programs if program.name.is_alive}
+        is_cleaning_up_now = False
         for program in self._programs:
             own = program.name.pid
             is_due = own in alive and not (program.was_signalled or program.is_told)
             is_due = is_due and program.pids.isdisjoint(spared)
             if program.found.is_late:
                 is_due = is_due and is_late and program.pids.isdisjoint(alive - {own})
+                if is_due and is_stop and program.facts.cleans_up and self._is_cleaning_up(program):
+                    program.waits, is_due, is_cleaning_up_now = True, False, True  # the signal would end its trap
             if is_due and is_stop and (not handles_term(own) or (program.found.is_aside and not is_late)):
                 program.waits = program.waits or not is_late or program.found.is_late
             elif is_due:
                 program.signal()
-        self._signal_waiting(clients)
+        if not is_cleaning_up_now:
+            self._signal_waiting(clients)
+
+    def _is_cleaning_up(self, shell: Program) -> bool:
+        names = self._names()
+        return is_cleaning_up(shell.facts, [name.pid for name in self._news(names)], [name.pid for name in names])
 
     def _signal_waiting(self, clients: Collection[int]) -> None:
         """Signals the programs that wait, unless one of the others saves; first those that may save themselves."""

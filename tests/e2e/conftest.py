@@ -10,6 +10,7 @@ import pytest
 from tests.support.agent_commands import AgentStand
 from tests.support.installed import installed_once
 from tests.support.real_server import RealServer, Serve
+from tests.support.stop_runs import Run, stopping
 
 
 def serving(folder: Path) -> Iterator[Serve]:
@@ -33,6 +34,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 def serve_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Servers for all tests of a file, which leave their machines free."""
     yield from serving(tmp_path_factory.mktemp("all"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    yield from stopping(tmp_path)
 
 
 @pytest.fixture

@@ -62,6 +62,11 @@ TREES = {
     "a hidden server": ("1 0 ? bash x; 2 1 + python tb.py; 3 1 + python a.py", ["2", 3]),
     "a hidden server of a shell that may wait": ("1 0 ? w bash x; 2 1 + python tb.py; 3 1 + python a.py", [2, 3]),
     "an orphan beside a rank": ("1 0 bash x; 2 1 + python a.py; 3 0 & + python tb.py", [2, "3"]),
+    "a daemon beside a rank": ("1 0 bash x; 2 1 + python a.py; 3 0 + redis-server", [2, "3"]),
+    "a daemon that runs the same": ("1 0 bash x; 2 1 + python a.py; 3 0 + python a.py", [2, 3]),
+    "a daemon beside a shell with a trap": ("1 0 + bash x; 2 1 sleep 1; 3 0 + python a.py", [1, 2, 3]),
+    "a daemon beside what cannot save": ("1 0 bash x; 2 1 sleep 1; 3 0 + python a.py", [2, 3]),
+    "a shell that became something else": ("1 0 tail -f log; 2 1 & + python a.py", [2, 1]),
     "a trap on EXIT": ("1 0 % bash x; 2 1 python a.py; 3 1 & python b.py", [-1, 2, 3]),
     "a trap on EXIT alone": ("1 0 % bash x", [1]),
     "a script that starts others": (
@@ -98,7 +103,7 @@ def test_programs_are_found(name: str) -> None:
 
 
 def programs(roots: list[int], known: dict[int, ProcessFacts], clients: Collection[int] = ()) -> list[int | str]:
-    found = [(each, each.facts.pid) for each in find_programs(roots, known, clients)]
+    found = [(each, each.facts.pid) for each in find_programs(roots, known, clients, [1])]
     return [-pid if each.is_late else str(pid) if each.is_aside else pid for each, pid in found]
 
 
@@ -114,8 +119,8 @@ def test_a_process_with_an_in_job_client_is_a_program() -> None:
     "commands",
     [
         "numactl taskset chrt ionice nice prlimit stdbuf setsid nohup timeout flock unbuffer xvfb-run",
-        "sudo su runuser setpriv unshare chroot tini dumb-init catatonit conmon apptainer singularity",
-        "strace ltrace perf nsys ncu make ninja just xargs srun mpirun mpiexec uv uvx pixi micromamba tmux screen",
+        "sudo su runuser setpriv unshare chroot tini dumb-init catatonit conmon apptainer singularity micromamba",
+        "strace ltrace perf nsys ncu make ninja just xargs srun mpirun mpiexec mpiexec.hydra uv uvx pixi tmux screen",
         "/v/torchrun /v/accelerate /v/deepspeed /v/horovodrun /v/conda /v/poetry /v/pipenv /v/hatch",
     ],
 )
@@ -164,11 +169,19 @@ def test_processes_may_be_nested_as_deep_as_a_job_likes(command: str) -> None:
         ('all() { f=$1; shift; for s; do trap "$f $s" "$s"; done; }\non() { kill $P; }\nall on INT TERM', True, True),
         ("trap 'echo x' $s", False, False),
         ("TRAPTERM () { touch asked; }; kill $M", True, False),
+        ("one() { kill $1; }\nall() { for p in $P; do one $p; done; }\ntrap all TERM", True, True),
+        ("a() { b; }\nb() { a; }\nc() { kill $P; }\ntrap a TERM", True, False),
     ],
 )
 def test_a_trap_is_read_from_the_text_of_the_shell(text: str, exists: bool, forwards: bool) -> None:
     """Whether it is for SIGTERM, and whether it, or a function that it calls, sends signals."""
     assert term_trap(text) == TermTrap(exists, forwards, on_exit="EXIT" in text, has_wait="wait" in text)
+
+
+def test_what_a_trap_on_exit_runs_is_read_from_its_text() -> None:
+    """With what its functions run, and functions that these call."""
+    text = "put() { /usr/bin/aws s3 cp; }\nend() { put; rsync a b; }\nother() { scp; }\ntrap end EXIT; trap 'cp' TERM"
+    assert term_trap(text).cleanup == {"end", "put", "aws", "s3", "cp", "rsync", "a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +207,7 @@ def test_what_bash_hides_in_the_background_is_read_from_its_text(text: str, hide
     [
         "trap $x TERM\n", "trap a $x\n", "trap on TERM\non {\n", "on {\n", "\n", " ", ";", "trap ", "trap -- ",
         "trap '", 'trap "', "trap 'kill $$' TERM\n", "kill $$", "kill -s ", "TRAPTERM ", "function ", "on (",
-        "trap @ TERM\n@ {\n", ")", "on ", "do on ", ") >&1",
+        "trap @ TERM\n@ {\n", "trap @ EXIT\n@ {\n", ")", "on ", "do on ", ") >&1",
     ],
 )  # fmt: skip
 def test_hostile_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
@@ -251,6 +264,16 @@ def test_a_filter_reads_what_another_process_writes(
         3: ProcessFacts(3, 1, ("tee", "log"), handles_term=handles, reads=reads),
     }
     assert programs([1], known) == expected
+
+
+def test_who_reads_errors_is_a_filter_whatever_it_handles() -> None:
+    """`2>&1 | python log.py`: no data are sent so. It would break the pipe to which its program tells of its save."""
+    known = {
+        1: ProcessFacts(1, 0, ("bash",)),
+        2: ProcessFacts(2, 1, ("python", "a.py"), handles_term=True, writes=frozenset({PIPE}), reports=PIPE),
+        3: ProcessFacts(3, 1, ("python", "log.py"), handles_term=True, reads=PIPE),
+    }
+    assert programs([1], known) == [2]
 
 
 def test_who_reads_what_it_started_writes_is_no_filter() -> None:
