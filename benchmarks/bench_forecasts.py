@@ -11,8 +11,8 @@ naive width knows in hindsight how long the one job was that all waited for. For
 processor time, so that a row ends within minutes whatever the policy: how many were made is told, and how many jobs
 have no interval, because most futures did not reach their end; it is told after which instant they come in nine futures
 of ten.
-Seeds below 40 have served to look at; `--seeds` takes your own. At `--scale 0.15` with two seeds a row takes one to
-three minutes, but of Philly's slices hardly a job waits by then.
+Seeds below 40 have served to look at; `--seeds` takes your own. Below a scale of 1 there are fewer looks, and less time
+for their forecasts; as many jobs arrive.
 The row `look` is the time of a server's look at 5 and at 1,000 active jobs, and of how many it tells something. The row
 `week/POLICY` is a week of 2,000 jobs of unknown lengths with four restarts: what a screen tells half-way between two
 looks.

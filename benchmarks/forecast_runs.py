@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
-from math import inf
+from math import inf, nextafter
 from random import Random
 from statistics import mean, median
 from typing import Any
@@ -183,6 +183,7 @@ class _Watcher:
                 if each.told.p90 > self._scored_until:
                     self.found.beyond += 1
                 else:
+                    each.came = nextafter(self._scored_until, inf)
                     tally.done.append(each)
             tally.open.clear()
         known = [after for told in self.found.open_floors.values() for after in told if after <= self._scored_until]

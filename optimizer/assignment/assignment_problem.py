@@ -22,6 +22,8 @@ from optimizer.problem import BoolArray, FloatArray, IntArray
 class ColumnUses(NamedTuple):
     """What columns take, in the form in which compiled loops read it: the first use of each column (c + 1,), and pool
     (row) and amount of each use.
+
+    Code that numba has cached knows fields by place, and a tuple by its name: another order needs another name.
     """
 
     first: IntArray
@@ -30,7 +32,7 @@ class ColumnUses(NamedTuple):
 
 
 class AssignmentTable(NamedTuple):
-    """An assignment problem in the form in which compiled loops read it."""
+    """An assignment problem in the form in which compiled loops read it (another order of fields: another name)."""
 
     #: First column of each job (n + 1,).
     first: IntArray

@@ -106,8 +106,6 @@ class ColumnValues:
     value: FloatArray
     #: Seconds until the job would end there, its restart included; inf where it cannot be used (c,).
     ends_s: FloatArray
-    #: Accelerators that each column takes, over all pools (c,).
-    size: FloatArray
 
 
 def column_values_of(
@@ -117,7 +115,7 @@ def column_values_of(
     terms: ValueTerms,
     kept: FloatArray | None = None,
 ) -> ColumnValues:
-    """Returns the value of every column of every job (the formula above), with its time and its accelerators.
+    """Returns the value of every column of every job (the formula above), with its time.
 
     `kept`: the part of the time that restarts leave a job in each column, k above (c,); None: 1 for all.
     """
@@ -158,7 +156,7 @@ def column_values_of(
     if terms.usd > 0:
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count
         value = np.maximum(value - terms.usd * sum_by(columns.use_column, cost, c), 0.0)
-    return ColumnValues(value, np.where(usable, ends_s, np.inf), size)
+    return ColumnValues(value, np.where(usable, ends_s, np.inf))
 
 
 def _surplus_shares(problem: Problem) -> FloatArray:

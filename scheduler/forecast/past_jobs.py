@@ -385,7 +385,7 @@ def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arriv
     """Yields future arrivals without end, ascending: random past pieces, of the same hour of the day if known.
 
     How often each piece or day comes is drawn once. Their job ids and dependencies are those of the past. Yields
-    nothing if no job ever arrived.
+    nothing if no job arrived before now.
     """
     known = list(past.arrivals)
     if not known or past.since_at >= now:
@@ -393,11 +393,16 @@ def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arriv
     since_at, span_s = past.since_at, now - past.since_at
     if span_s < _PIECE_S:
         yield from _as_in_first_hour(known, now, max(span_s, _BURST_S), chance)
+    instants, begins_at = [each.at for each in known], now
+    before_now = bisect_left(instants, now)
+    if bisect_left(instants, since_at) == before_now:
+        return
     days = int(span_s // _DAY_S) if span_s >= 2 * _DAY_S else 0
+    if bisect_left(instants, now - days * _DAY_S) == before_now:
+        days = 0  # Nobody came in the last whole days: no such piece holds an arrival, but others reach further back.
     pieces = max(ceil(span_s / _PIECE_S), _PIECES_LEAST)
     piece_s = _PIECE_S if days else span_s / pieces
     sums = list(accumulate(chance.expovariate(1.0) for _ in range(days or pieces)))
-    instants, begins_at = [each.at for each in known], now
     while True:
         drawn = bisect_left(sums, chance.random() * sums[-1])
         if days:

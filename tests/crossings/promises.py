@@ -347,7 +347,7 @@ class Observer:
 
     def _check_sharing(self, job: _Job, placement: Placement, where: str) -> None:
         """On an accelerator that another job has, both agreed, their memory fits, and neither has a deadline."""
-        part = placement.parts[0]
+        part, pool_id = placement.parts[0], placement.parts[0].pool_id or placement.pool_id
         for other in self._jobs.values():
             there = other.placement.parts[0] if other.placement is not None and other is not job else None
             if there is None or there.node_id != part.node_id or not set(there.devices) & set(part.devices):
@@ -355,6 +355,8 @@ class Observer:
             shares, beside = job.request.shared, other.request.shared
             if shares is None or beside is None or min(job.request.deadline_at, other.request.deadline_at) < inf:
                 self._break(f"{where} beside job {other.request.job_id}, with which it does not share")
+            elif shares.memory_bytes + beside.memory_bytes > self._pools[pool_id].shape.accelerator_memory_bytes:
+                self._break(f"{where} beside job {other.request.job_id}, and both need more memory than there is")
 
     def _check_classes(self, job: _Job, placement: Placement, where: str) -> None:
         """Nobody starts on an owned machine where one of a higher class would fit that has waited for a while."""

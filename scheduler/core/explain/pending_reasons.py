@@ -753,8 +753,8 @@ def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
     unknown = [each.job_id for each in holders if remaining_here_s(core.ledger, each) == inf]
     if left_s < inf:
         subject = f"job {holders[0].job_id}" + ("" if unknown else ", the first of them,")
-        # A forecast knows how such guesses turned out, and may say otherwise on the same screen.
-        guessed = " by its own estimate" if holders[0].request.steps is None else ""
+        # A forecast knows how such estimates turned out, and may say otherwise on the same screen.
+        guessed = " by its user's estimate" if holders[0].request.steps is None else ""
         ends = f"; {'it' if len(holders) == 1 else subject} ends in about {format_length(left_s)}{guessed}"
         return ends + (_not_stated(unknown) if unknown else "")
     limit_at, first = min((runtime_limit_at(core.ledger, each), each.job_id) for each in holders)

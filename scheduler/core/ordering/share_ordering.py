@@ -233,7 +233,8 @@ class ShareOrdering(JobOrdering):
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
         here = int(columns.pool[job.slot])
-        is_guest = job.scavenger and columns.entitled[job.slot, here] <= 0  # it was promised nothing
+        # A guest was promised nothing.
+        is_guest = job.scavenger and not columns.loses_work[job.slot] and columns.entitled[job.slot, here] <= 0
         if (
             now - job.protected_from < (rules.min_runtime_s if is_guest else rules.least_run_s)
             or now < job.profiling_until

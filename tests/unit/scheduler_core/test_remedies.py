@@ -239,7 +239,7 @@ def test_who_was_stopped_by_its_machine_and_ends_with_0_is_queued_again() -> Non
     [
         ({}, "when it ends is not stated"),
         ({"max_runtime_s": 600.0}, "its limit of run time ends in 10m00s"),
-        ({"max_runtime_s": 600.0, "duration_s": 180.0}, "it ends in about 3m00s by its own estimate"),
+        ({"max_runtime_s": 600.0, "duration_s": 180.0}, "it ends in about 3m00s by its user's estimate"),
     ],
 )
 def test_who_waits_is_told_when_a_job_without_steps_ends(states: dict[str, float], told: str) -> None:
@@ -255,13 +255,13 @@ def test_the_first_of_them_is_named_only_where_all_state_when_they_end() -> None
     fleet = cluster("fifo", rules=QUICK)
     fleet.submit(job(1, "a", 1, duration_s=180.0), job(2, "a", 3), job(9, "a", 4))
     assert dominant_reason(fleet.core, J9).endswith(
-        "; job 1 ends in about 3m00s by its own estimate; when job 2 ends is not stated"
+        "; job 1 ends in about 3m00s by its user's estimate; when job 2 ends is not stated"
     )
     all_known = cluster("fifo", rules=QUICK)
     for number, gang, seconds in ((1, 1, 180.0), (2, 3, 60.0), (9, 4, None)):
         all_known.tell(ev.JobSubmitted(0.0, job(number, "a", gang, duration_s=seconds)))
     assert dominant_reason(all_known.core, J9).endswith(
-        "; job 2, the first of them, ends in about 1m00s by its own estimate"
+        "; job 2, the first of them, ends in about 1m00s by its user's estimate"
     )
 
 

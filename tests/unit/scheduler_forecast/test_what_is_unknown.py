@@ -147,6 +147,19 @@ def test_jobs_come_as_often_as_they_came_and_in_bursts_if_they_did() -> None:
     assert list(drawn_arrivals(PastJobs(), now, Random(0))) == []
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("instants", [(0.0, 100.0, 200.0), (0.0,), (90_000.0,)])
+@pytest.mark.parametrize("now_d", [0.9, 1.5, 2.0, 2.5, 3.01, 9.9])
+def test_arrivals_end_no_search_however_long_nobody_came(instants: tuple[float, ...], now_d: float) -> None:
+    """All of them in the first part of a day, or at the instant of asking: there is a next one, or none at once."""
+    past, now = PastJobs(), now_d * 86_400.0
+    for at in (*instants, now):
+        past.arrived(at, request())
+    came = [at for at in instants if at < now]
+    drawn = drawn_arrivals(past, now, Random(0))
+    assert all((next(drawn).at >= now) for _ in range(3)) if came else next(drawn, None) is None
+
+
 @pytest.mark.parametrize("hours", [2, 5, 20])
 def test_how_often_jobs_come_is_only_estimated(hours: int) -> None:
     """Of the numbers of jobs that come in as long again, four in five intervals hold: ten an hour may be chance."""
