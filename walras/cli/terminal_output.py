@@ -440,13 +440,17 @@ def ends_at_interrupt(command: Callable[_P, None]) -> Callable[_P, None]:
 _AFTER_PROGRESS = b"\r\x1b[2K\x1b[?25h"
 
 
-def say_interrupted() -> None:
+def say_interrupted(stream: int = 2) -> None:
     """Writes the line that an interrupted command ends with, over the echo of Ctrl-C and over a line of progress."""
-    os.write(2, (_AFTER_PROGRESS if os.isatty(2) else b"\n") + b"walras: interrupted\n")
+    os.write(stream, (_AFTER_PROGRESS if os.isatty(stream) else b"\n") + b"walras: interrupted\n")
 
 
 def _exit_now(number: int, frame: FrameType | None) -> None:
-    say_interrupted()
+    """Ends the process; what its other threads still write, such as a line of progress, goes nowhere."""
+    told, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    say_interrupted(told)
     os._exit(128 + number)
 
 
