@@ -2,8 +2,10 @@
 
 Other work on the machine hardly changes that.
 
-python elastic_spot_job.py FOLDER       FOLDER/steps: a line [step, ranks] for each step of rank 0, over all attempts
-                                    FOLDER/enough: once it is there, the training has reached what it was to reach
+python elastic_spot_job.py FOLDER [TIMES]   a step takes TIMES as long
+
+FOLDER/steps: a line [step, ranks] for each step of rank 0, over all attempts
+FOLDER/enough: once it is there, the training has reached what it was to reach
 """
 
 import json
@@ -32,7 +34,7 @@ def is_enough(folder: Path, world: int) -> bool:
     return bool(seen)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, times: float) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(7)
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -55,7 +57,7 @@ def main(folder: Path) -> None:
             optimizer.zero_grad()
             nn.functional.mse_loss(model(features), target).backward()
             optimizer.step()
-            time.sleep(FIXED_S + SHARED_S / world)
+            time.sleep(times * (FIXED_S + SHARED_S / world))
             if log is not None:
                 log.write(json.dumps([loop.step, world]) + "\n")
         if is_enough(folder, world):
@@ -65,4 +67,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
