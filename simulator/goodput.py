@@ -50,7 +50,7 @@ class OutsideProfileError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class GangLayout:
-    """Accelerators on each machine, in rank order; every part is at least 1. The machines themselves are not in it."""
+    """The number of a gang's accelerators on each machine (at least 1), in rank order; not on which machines it is."""
 
     parts: tuple[int, ...]
 
@@ -436,7 +436,7 @@ class StatedStepTimes:
 
     @property
     def local_range(self) -> tuple[int, int]:
-        """Returns the fewest and most samples per accelerator of any gang."""
+        """Returns the smallest and largest profiled batch of one accelerator, in samples, over all sizes of gang."""
         local = [samples for points in self._tables.values() for samples, _ in points]
         return min(local), max(local)
 

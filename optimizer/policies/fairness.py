@@ -152,12 +152,12 @@ class Isolated:
 
 
 def unpriced_answer(problem: Problem, method: str, shares_of: Callable[[Utility], FloatArray]) -> Shares:
-    """Returns shares (c,) that no program found, beside the level that max-min fairness proves.
+    """Returns shares (c,) from a rule without a program, certified by the bound that max-min fairness proves.
 
     Args:
-        problem: what is asked.
-        method: what found the shares, in a word.
-        shares_of: finds them; it is not asked where no job can run.
+        problem: the jobs and pools.
+        method: the rule's name, as the certificate states it.
+        shares_of: the rule; it is not called where no job can run.
     """
     best, _ = MaxMinFairness(then="sum").decide(problem, None)
     if best.certificate.status is Status.EMPTY:

@@ -109,7 +109,7 @@ class EndedJob:
 
 
 class _Drawn(Enum):
-    """What is drawn: a length, or how much longer a job is than its steps, or its guessed duration, say."""
+    """What is drawn of a job: its length, or its true work as a multiple of its stated steps or its guessed length."""
 
     LENGTH = auto()
     RATIO = auto()

@@ -377,7 +377,7 @@ async def _until_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any
 
 
 async def _note_turns(server: Server, note_turn: Callable[[], None]) -> None:
-    """Tell of the turns of the loop, for ever. A database that refuses to write does not make it hang."""
+    """Call `note_turn` after each empty change that passed through the loop, for ever; also while the store refuses."""
     while True:
         with contextlib.suppress(StoreUnavailable, Overloaded):
             await server.loop.perform(lambda _: None)

@@ -137,10 +137,10 @@ def written_argv(run: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def gang_of_roles(gang: GangRequest, roles: Mapping[str, RoleSpec], steps_per_s: float | None) -> GangRequest:
-    """Returns the gang with a plan for each combination of counts; without roles, as it is.
+    """Returns the gang with one plan for each combination of the roles' counts; a gang without roles is unchanged.
 
-    `steps_per_s`: with the most processes, None: unknown. Those with fewer accelerators are assumed to be slower by as
-    much.
+    `steps_per_s` is the speed of the plan with the most processes (None: unknown). Other plans are assumed to be slower
+    in proportion to their accelerators.
     """
     if not roles:
         return gang

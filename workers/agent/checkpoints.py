@@ -357,7 +357,7 @@ class CheckpointUploads:
         self.report(commit.model_copy(update={"manifest": manifest, "upload_s": took_s, "lag_s": lag_s}))
 
     async def _watch(self, store: CheckpointStore) -> None:
-        """Resets the timeout while the store accepts data, however long that takes."""
+        """Postpones the timeout whenever more bytes were sent, so that a slow upload is not taken for a hung one."""
         seen = 0
         while True:
             await asyncio.sleep(1.0)

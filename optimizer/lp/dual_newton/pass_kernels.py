@@ -48,7 +48,7 @@ def two_cheapest_columns(table, width):  # type: ignore[no-untyped-def]
 
 @njit(**FOR_EACH, inline="always")
 def single_column(table, used, column):  # type: ignore[no-untyped-def]
-    """Chooses one column for all the time."""
+    """Gives the job one column for its whole time; returns the number of columns used, 1."""
     used[0], table[SHARE, 0] = column, 1.0
     return 1
 
