@@ -148,10 +148,13 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------- the call
 
-    def _tell_again(self) -> None:
-        """Queues acknowledged reports again, because the server's database was restored and may lack them."""
-        self._outbox.tell_again({key for key, each in self._followers.items() if each.place.brings})
+    def _tell_again(self) -> bool:
+        """Queues acknowledged reports again, because the server's database was restored and may lack them.
+
+        Returns whether they are stored.
+        """
         self._is_resynced = False
+        return self._outbox.tell_again({key for key, each in self._followers.items() if each.place.brings})
 
     async def _heartbeat_forever(self) -> None:
         """Reports, renews leases and executes commands, forever. Without a server, supervisors run until leases end."""

@@ -459,13 +459,14 @@ class ReportOutbox:
         if reports:
             self.urgent.set()
 
-    def tell_again(self, bringing: Collection[AttemptKey]) -> None:
+    def tell_again(self, bringing: Collection[AttemptKey]) -> bool:
         """Queues acknowledged reports again, because a restored server may have lost them.
 
-        `bringing`: as `ReportStore.tell_again`.
+        `bringing`: as `AgentStore.tell_again`. Returns whether they are stored, so that a later agent would tell them.
         """
         log.info("the server was restored: %d reports are told again", self._store.tell_again(bringing))
         self.urgent.set()
+        return self._store.flush()
 
     def is_overtaken(self, acknowledged: int) -> bool:
         """Returns whether the server has seen ids that this agent has not given out.

@@ -265,9 +265,10 @@ class Enrolment:
     heartbeat_s: float = 1.0
     #: The agent's cluster, and the incarnation that it last met; None: no server has named itself yet.
     cluster: ClusterIdentity | None = None
-    #: Called before another incarnation is stored as met: queues what it may not know.
-    on_other_incarnation: Callable[[], None] = lambda: None
-    #: What a full disk kept out of the file.
+    #: Called before another incarnation is stored as met: queues what it may not know. Returns whether that is stored;
+    #: if not, the next agent meets this incarnation as a new one, and queues it again.
+    on_other_incarnation: Callable[[], bool] = lambda: True
+    #: What is known and not in the file: the disk is full, or what goes before it is not stored yet.
     _unwritten: dict[str, Any] | None = field(default=None, init=False)
 
     @property
@@ -330,9 +331,9 @@ class Enrolment:
             log.info("this agent belongs to cluster %s, incarnation %s", told.cluster_id, told.incarnation)
         else:
             log.warning("cluster %s: incarnation %s after %s", told.cluster_id, told.incarnation, known.incarnation)
-            self.on_other_incarnation()
+        is_told = known is None or self.on_other_incarnation()
         self.cluster = told
-        self._keep(self._kept().registered)
+        self._keep(self._kept().registered, is_durable=is_told)
         return known is not None
 
     def forget(self) -> None:
@@ -355,14 +356,16 @@ class Enrolment:
             del facts["facts"]["machine"]  # as it was written down before machines had parts
         return facts
 
-    def _keep(self, registered: Registered | None) -> None:
+    def _keep(self, registered: Registered | None, *, is_durable: bool = True) -> None:
         told = _Kept.model_validate({"for": self._facts(), "registered": registered, "cluster": self.cluster})
         kept = told.model_dump(mode="json", by_alias=True)
+        self._unwritten = kept
+        if not is_durable:
+            return
         try:
             write_durably(self.state / CREDENTIAL_FILE, kept)
         except OSError as error:  # the next agent meets the server as this one did
             log.error("%s cannot be written: %s", self.state / CREDENTIAL_FILE, error)
-            self._unwritten = kept
         else:
             self._unwritten = None
 

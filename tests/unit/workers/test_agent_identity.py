@@ -271,6 +271,33 @@ async def test_what_waited_to_be_sent_is_told_again_once_and_in_order(tmp_path: 
     store.close()
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_an_agent_that_is_killed_as_it_meets_a_restored_server_has_told_it_or_will(
+    tmp_path: Path, has_room: bool
+) -> None:
+    """It counts the server as met only once what that may lack is written down to be sent."""
+    _known(tmp_path)
+    store = AgentStore(tmp_path)
+    message = Register(node_id="n1", facts=_FACTS, protocol=PROTOCOL, agent=store.agent, boot_id="boot-1")
+    enrolment = Enrolment(tmp_path, message, None, "::1")
+    enrolment.on_other_incarnation = lambda: ReportOutbox(store).tell_again(())
+    assert not enrolment.take_identity(_OURS, PROTOCOL)
+    if not has_room:
+        store._db.execute("PRAGMA query_only = ON")
+    assert enrolment.take_identity(_RESTORED, PROTOCOL)
+    assert enrolment.cluster == _RESTORED
+    store.close()
+    kept = json.loads((tmp_path / CREDENTIAL_FILE).read_bytes())
+    store = AgentStore(tmp_path)
+    told = [(report.type, report.job_id) for report in store.reports(10)]  # type: ignore[union-attr]
+    store.close()
+    assert (kept["cluster"], told) == (
+        (_RESTORED.model_dump(), [("committed", 4), ("ended", 4), ("started", 5)])
+        if has_room
+        else (_OURS.model_dump(), [])
+    )
+
+
 def test_only_the_newest_attempts_are_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand of them; what is older has long been in every backup."""
     monkeypatch.setattr("workers.agent.report_store.TOLD_AGAIN", 3)
