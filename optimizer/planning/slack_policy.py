@@ -32,6 +32,7 @@ hypotheses by what a market shows.
 from collections.abc import Generator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, inf
 
@@ -56,6 +57,7 @@ class HeldMode:
     pending: int
 
 
+@lru_cache(maxsize=256)
 def held_modes(job: DeadlineJob) -> tuple[HeldMode, ...]:
     """Returns all modes in which a slot can start; the one that holds nothing is the first."""
     unpaid = {max(job.changeover - slots * job.slot, 0) for slots in range(1, job.changeover // job.slot + 2)}
@@ -86,6 +88,7 @@ class SlotChoice:
         return (self.slack + np.minimum(float(self.work), work_left)) * self.price
 
 
+@lru_cache(maxsize=1024)
 def slot_choices(job: DeadlineJob, mode: HeldMode) -> tuple[SlotChoice, ...]:
     """Returns the choices in a mode, in the order of `HeldMachine`."""
     places = {known: position for position, known in enumerate(held_modes(job))}
@@ -383,9 +386,9 @@ def plan_slack_in_pieces(
         gone = value[:, lost]
         kept = (1 - gone_too) * value + gone_too * gone if gone_too.any() else value
         arrived = np.where(spot, kept, gone)
-        by_market = np.moveaxis(arrived.reshape(*value.shape[:2], many, MARKET_STATES), 2, 0)
-        to_come = by_market @ chances.transpose(0, 2, 1)[:, None]
-        found[slots_left] = np.tensordot(turns, to_come, 1)
+        by_market = np.moveaxis(arrived.reshape(-1, many, MARKET_STATES), 1, 0)
+        to_come = by_market @ chances.transpose(0, 2, 1)
+        found[slots_left] = np.tensordot(turns, to_come, 1).reshape(found.shape[1:])
         yield
     return SlackPlan(job, tuple(markets), np.moveaxis(found, 1, 0), levels, turns)
 

@@ -305,15 +305,26 @@ def _serve(connection: Connection) -> None:
             connection.send(piece)
         connection.send(None)
         del found, body
-        connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        connection.send(_used_memory()[1])
 
 
 def _limit_memory() -> None:
-    status = Path("/proc/self/statm")
-    if sys.platform == "linux" and status.exists():
-        used = int(status.read_text().split()[0]) * resource.getpagesize()
+    used, _ = _used_memory()
+    if used:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (used + _WORKER_BYTES, hard))
+
+
+def _used_memory() -> tuple[int, int]:
+    """Returns the bytes of addresses and of memory that this process uses now; 0 where the system does not say.
+
+    The highest use that the system counts (`ru_maxrss`) includes the server's: a new process begins with its parent's.
+    """
+    status = Path("/proc/self/statm")
+    if sys.platform != "linux" or not status.exists():
+        return 0, 0
+    addresses, resident = status.read_text().split()[:2]
+    return int(addresses) * resource.getpagesize(), int(resident) * resource.getpagesize()
 
 
 class RequestLoad:

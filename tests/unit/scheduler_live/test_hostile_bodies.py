@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import multiprocessing
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from scheduler.live.http.request_bodies import BodyReaders, json_of_body
 from scheduler.live.http.web_application import api_routes
 from tests.support.http_face import Face, facing
 from walras.resources.endpoint import Endpoint
@@ -150,3 +152,18 @@ async def test_yaml_is_read_beside_the_loop(face: Face) -> None:
             assert response.status == 400, await response.text()
 
         assert (await _held(ask))[0] <= HELD_S
+
+
+async def test_a_large_server_keeps_the_process_that_reads() -> None:
+    """What the server itself holds is not what a body left behind: the second body starts no process."""
+    held = b"\1" * (640 * 1024**2)
+    readers, others = BodyReaders(), set(multiprocessing.active_children())
+    try:
+        reading = []
+        for _ in range(2):
+            assert await readers.read(json_of_body, b'"' + 70_000 * b"x" + b'"', "user u", most=10) == 70_000 * "x"
+            reading.append(set(multiprocessing.active_children()) - others)
+        assert reading[0] == reading[1] != set()
+    finally:
+        readers.close()
+        del held

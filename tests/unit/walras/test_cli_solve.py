@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from typer.testing import CliRunner
 
@@ -40,9 +39,11 @@ def schema(name: str) -> Any:
 @pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.stem)
 def test_examples_are_solved_checked_and_checked_again(tmp_path: Path, path: Path, policy: str) -> None:
     """Every example is of the published format, and so is its answer, which holds when it comes back as a file."""
-    jsonschema.validate(json.loads(path.read_text()), schema("problem"))
+    from jsonschema import validate  # parses grammars for two seconds, which nobody who only collects tests need take
+
+    validate(json.loads(path.read_text()), schema("problem"))
     answer = data("policy", "solve", path, "--policy", policy, "--check")
-    jsonschema.validate(answer, schema("answer"))
+    validate(answer, schema("answer"))
     assert answer["check"]["holds"]
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(answer))
@@ -54,11 +55,13 @@ def test_examples_are_solved_checked_and_checked_again(tmp_path: Path, path: Pat
 @pytest.mark.parametrize("name", ["problem", "answer"])
 def test_published_schemas_are_the_models(name: str) -> None:
     """The files below docs/schemas are what `walras policy solve --schema` prints."""
+    from jsonschema import Draft202012Validator
+
     published = schema(name)
     assert json.loads(run("policy", "solve", "--schema", name).stdout) == published, (
         f"policy solve --schema {name} > docs/..."
     )
-    jsonschema.Draft202012Validator.check_schema(published)
+    Draft202012Validator.check_schema(published)
 
 
 def test_the_table_tells_who_gets_what_at_which_price(monkeypatch: pytest.MonkeyPatch) -> None:
