@@ -534,12 +534,12 @@ async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> No
 async def test_a_price_that_moves_is_the_pool_s_price_from_then_on(shop: Shop) -> None:
     """The market overrules the file; what nobody knows of is found by its tag and given back; drills are EC2's."""
     face, aws = shop
-    watch = MarketWatch(face.world.loop, [aws])
+    watch = MarketWatch(face.world.loop, aws)
     assert face.world.live_state.pools[SPOT.pool_id].usd_per_h == 0.19
-    await watch.look(aws)
+    await watch.look()
     declared = face.world.live_state.pools[SPOT.pool_id]
     assert declared.usd_per_h == pytest.approx(0.00001)
-    await watch.look(aws)
+    await watch.look()
     assert face.world.live_state.pools[SPOT.pool_id] is declared
     with pytest.raises(Conflict, match="drills"):
         face.world.server.providers.revoke(SPOT.pool_id, 10.0)
