@@ -42,6 +42,7 @@ from scheduler.live.loop.launches import (
 )
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.providers.live_provider import (
+    SIMULATED,
     GrowingProvider,
     PricedProvider,
     QueueingProvider,
@@ -61,7 +62,7 @@ from scheduler.providers.provider import (
     RentedMachine,
 )
 from walras.cluster import NodeId, Pool, PoolId
-from walras.errors import ClusterError, Conflict, NotFound, UserError
+from walras.errors import ClusterError, ConfigError, Conflict, NotFound, UserError
 from walras.spec.cluster_file import MarketStep
 from walras.states import Reason
 
@@ -325,16 +326,36 @@ class Provisioner:
             self._providers[pool.pool_id] = provider
 
     def take_up_again(self, pools: Iterable[Pool]) -> None:
-        """Take up those of these pools that were added while a server ran and that no cluster file declares."""
+        """Take up those of these pools that the cluster file does not declare: added while a server ran, or dropped.
+
+        Raises ConfigError where nobody could give back machines of a pool, which cost money until then.
+        """
         for pool in pools:
-            if not pool.provider or pool.pool_id in self._providers:
+            if pool.provider in ("", SIMULATED) or pool.removed or pool.pool_id in self._providers:
                 continue
             self.take_up(pool)
-            if pool.pool_id not in self._providers:
-                log.warning(
-                    "%s is rented by nobody, and its machines are not given back: describe %s and the region of zone %s"
-                    " in the cluster file, then restart the server", pool.pool_id, pool.provider, pool.zone,
-                )  # fmt: skip
+            if pool.pool_id in self._providers:
+                continue
+            described = f"describe {pool.provider} and the region of zone {pool.zone} in the cluster file"
+            if machines := self._paid_for(pool.pool_id):
+                raise ConfigError(
+                    f"{pool.pool_id} is rented by nobody, and {machines} of its machines cannot be given back",
+                    field=pool.provider,
+                    fix=f"{described} until `walras admin drain --pool {pool.pool_id}` has given them back",
+                )
+            log.warning("%s is rented by nobody: %s, then restart the server", pool.pool_id, described)
+
+    def _paid_for(self, pool_id: PoolId) -> int:
+        """Returns how many machines of the pool are held, were asked for, or have come and are not known to be gone."""
+        state = self._loop.state
+        held = sum(
+            each.row.pool_id == pool_id and bool(each.row.rent_token) and each.is_member
+            for each in state.nodes.values()
+        )
+        asked = sum(
+            rent.machines - state.here_of(rent.token) for rent in state.rents.values() if rent.pool_id == pool_id
+        )
+        return held + max(asked, sum(rent.pool_id == pool_id for _, rent in known_launches(state)))
 
     async def reconcile(self) -> None:
         """At the start: declare missing machines lost, and repeat the requests that were not answered."""
