@@ -133,9 +133,10 @@ class Pool:
     minimum_billing_s: float = 0.0
     #: Rented time is billed in whole steps of this length, seconds; 0: by the second.
     billing_step_s: float = 0.0
-    #: The provider that rents out the machines of a pool added to a running server; for other pools the cluster file
-    #: names it.
+    #: The provider that rents out its machines, on a server; empty: none, or a pool of the simulator.
     provider: str = ""
+    #: Whether a server's cluster file declared it; else it was added while the server ran.
+    from_file: bool = False
     #: Whether an administrator drains it: its machines take no new jobs, and none is rented.
     drained: bool = False
     #: Whether it was removed from the cluster: no job fits it.

@@ -428,12 +428,18 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
         policies.store_if_new(transaction)
 
     await server.loop.perform(begin)
-    pools = [] if config.cluster is None else config.cluster.pool_list()
-    for entry in () if config.cluster is None else config.cluster.pools:
+    entries = () if config.cluster is None else config.cluster.pools
+    pools = {
+        entry.pool_id: replace(entry.pool(), provider=entry.provider, from_file=bool(entry.provider))
+        for entry in entries
+    }
+    for entry in entries:
         server.state.expect(entry.pool_id, entry.machines)
 
     def step(transaction: Transaction) -> None:
-        for pool in pools:
+        # Where the file names a rented pool no longer, what is there goes on, and nothing more is rented.
+        dropped = [each for pool_id, each in transaction.state.pools.items() if each.from_file and pool_id not in pools]
+        for pool in (*pools.values(), *(replace(each, quota=0, least=0) for each in dropped)):
             known = transaction.state.pools.get(pool.pool_id)
             declared = replace(pool, drained=known is not None and known.drained)  # no file states that
             if known != declared:

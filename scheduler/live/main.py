@@ -34,8 +34,7 @@ from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, S
 from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import Overloaded, collect_all_hourly, collect_young, freeze_gc
 from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_state, watch_months, watch_prices
-from scheduler.live.providers.live_provider import PricedProvider, QueueingProvider
-from scheduler.live.providers.provisioning import MarketWatch, QueueWatch, play_market_script
+from scheduler.live.providers.provisioning import play_market_script, pool_watches
 from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
 from scheduler.live.services.job_watch import IdleJobs, LateJobNotifications
@@ -285,10 +284,8 @@ async def _start_parts(
     keep_up("leases", server.gateway.watch)
     for name, each in providers.items():
         keep_up(f"machines of {name}", each.watch)
-    if priced := [provider for provider in providers.values() if isinstance(provider, PricedProvider)]:
-        keep_up("market prices", MarketWatch(server.loop, priced).watch)
-    if queueing := [provider for provider in providers.values() if isinstance(provider, QueueingProvider)]:
-        keep_up("queues", QueueWatch(server.loop, queueing).watch)
+    for name, watch in pool_watches(server.loop, providers).items():
+        keep_up(name, watch)
     keep_up("janitor", server.providers.janitor.watch)
     keep_up("months", partial(watch_months, server.loop))
     keep_up("prices", partial(watch_prices, server.loop))

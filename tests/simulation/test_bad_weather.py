@@ -34,7 +34,7 @@ async def test_why_there_is_no_machine_is_said_to_who_waits(tmp_path: Path, usd_
         provisioner = Provisioner(w.loop, {POOL.pool_id: cloud})
         w.loop.effect_handlers.append(provisioner)
         await w.emit(lambda at: PoolDeclared(at, POOL))
-        await MarketWatch(w.loop, [cloud]).look(cloud)
+        await MarketWatch(w.loop, cloud).look()
         job_id, told = await w.submit({"resources": {"accelerators": "a:2"}}), set[str]()
         for _ in range(30):
             w.clock.at += 60.0

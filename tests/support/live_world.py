@@ -23,6 +23,7 @@ from scheduler.live.store.event_journal import as_journaled
 from tests.support.stores import STORE, open_store
 from walras.clocks import Clocks
 from walras.contract import PROTOCOL
+from walras.errors import ConfigError
 from walras.job_request import JobId
 from walras.resources.people import ALL_PROJECTS
 from walras.spec.cluster_file import ClusterConfig
@@ -231,7 +232,11 @@ async def world(
         json.loads(json.dumps(policy)),
         settings or LiveSettings(lease_s=dict.fromkeys(("owned", "on_demand", "spot"), 20.0)),
     )
-    assembled = assemble_server(config, store)
+    try:
+        assembled = assemble_server(config, store)
+    except ConfigError:
+        store.close()
+        raise
     clock = HandClock(max(at, store.last_at()))
     loop = assembled.server.loop
     if not real_time:

@@ -327,6 +327,9 @@ def logs_command(
             help="Print the output of this rank (default 0), or of `all` ranks in turn, each line marked.",
         ),
     ] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", help="Print the lines of this role alone, of all ranks unless one is named.")
+    ] = None,
     attempt: Annotated[
         int | None,
         typer.Option("--attempt", "-a", min=1, help="Print the output of this attempt instead of the latest."),
@@ -338,20 +341,25 @@ def logs_command(
     ] = None,
 ) -> None:
     """Print the output of a job. Escape sequences are removed unless --raw is given."""
-    job_id, ranks = job_id_of(job), _parse_rank(rank)
+    job_id, ranks = job_id_of(job), _parse_rank("all" if role is not None and rank is None else rank)
     since_s = parse_length_option(since, "--since")
+    if role is not None and tail is not None:
+        raise UserError("the last lines are counted over all roles", field="--tail", fix="leave it out")
     if ranks is None:
         if follow or raw or tail is not None or since is not None:
             raise UserError("one rank is followed, printed raw or from its end", field="--rank", fix="name the rank")
-        with_client(lambda client: _print_all_ranks(client, job_id, attempt))
+        with_client(lambda client: _print_all_ranks(client, job_id, attempt, role))
         return
 
     async def print_all(client: "Client") -> int:
+        if role is not None:
+            _check_role(await client.job(job_id), role)
         text, is_empty, start = LogText(as_shown=not follow), tail is None and since is None, 0
         if not is_empty:
             within_s = None if since_s is None else round(since_s)
             start = await client.log_start(job_id, attempt=attempt, rank=ranks, tail=tail, since_s=within_s)
-        async for piece in client.logs(job_id, attempt=attempt, rank=ranks, offset=start, follow=follow):
+        pieces = client.logs(job_id, attempt=attempt, rank=ranks, offset=start, follow=follow)
+        async for piece in _lines_of_role(pieces, role):
             is_empty = is_empty and not piece
             if raw:
                 sys.stdout.buffer.write(piece)
@@ -379,19 +387,42 @@ def _parse_rank(word: str | None) -> int | None:
     return int(word or 0)
 
 
-async def _print_all_ranks(client: "Client", job_id: int, attempt: int | None) -> None:
-    """Prints the log of every rank in turn, each line marked with its rank."""
+def _check_role(job: "JobDetail", role: str) -> None:
+    if role not in (known := job.spec.get("roles") or {}):
+        fix = f"known: {', '.join(known)}" if known else "name a rank"
+        raise UserError(f"job {job.id} has no role {role[:40]!r}", field="--role", fix=fix)
+
+
+async def _lines_of_role(pieces: AsyncIterator[bytes], role: str | None) -> AsyncIterator[bytes]:
+    """Yields the lines of a role's processes, and what was said of them (`walras.training.roles`); None: all pieces."""
+    if role is None:
+        async for piece in pieces:
+            yield piece
+        return
+    begins, rest = re.compile(rf"\[(walras\] )?{re.escape(role)} ".encode()), b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        if found := b"".join(line + b"\n" for line in lines if begins.match(line)):
+            yield found
+    if begins.match(rest):
+        yield rest
+
+
+async def _print_all_ranks(client: "Client", job_id: int, attempt: int | None, role: str | None) -> None:
+    """Prints the log of every rank in turn, each line marked with its rank; of a role as it is marked already."""
     found = await client.job(job_id)
+    if role is not None:
+        _check_role(found, role)
     ranks = next((each.accelerators for each in found.attempt_list if each.attempt == attempt), found.accelerators)
     is_empty = True
     for rank in range(ranks):
-        text, line = LogText(), ""
-        async for piece in client.logs(job_id, attempt=attempt, rank=rank):
+        text, line, mark = LogText(), "", f"{rank}| " if role is None else ""
+        async for piece in _lines_of_role(client.logs(job_id, attempt=attempt, rank=rank), role):
             *whole, line = (line + text.feed(piece)).split("\n")
-            sys.stdout.writelines(f"{rank}| {each}\n" for each in whole)
+            sys.stdout.writelines(f"{mark}{each}\n" for each in whole)
             is_empty = is_empty and not piece
         line += text.feed(b"", final=True)
-        sys.stdout.writelines(f"{rank}| {each}\n" for each in line.split("\n") if each)
+        sys.stdout.writelines(f"{mark}{each}\n" for each in line.split("\n") if each)
     if is_empty:
         _warn_of_empty_log(found)
 

@@ -46,8 +46,8 @@ class RoleSpec(FileModel):
     count: WholeNumber = Field(default=1, ge=1, le=_PROCESSES_MOST)
     #: Elastic: there may be so many processes, as the policy chooses. None: there are `count`. Example: 4
     max_count: WholeNumber | None = Field(default=None, ge=1, le=_PROCESSES_MOST)
-    #: Roles whose processes have to accept connections at their addresses before one of this role starts. Empty: it
-    #: starts at once. Example: [rollout]
+    #: Roles whose processes have to accept connections at their addresses, or to have succeeded, before one of this
+    #: role starts. Empty: it starts at once. Example: [rollout]
     after: Annotated[tuple[RoleName, ...], Field(max_length=_ROLES_MOST), ONE_OR_MANY] = ()
     #: Times that a process is started again alone when it fails; after these the whole job fails. Example: 3
     restarts: WholeNumber = Field(default=0, ge=0, le=1000)

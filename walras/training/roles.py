@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import selectors
 import signal
 import socket
@@ -34,6 +35,8 @@ _AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0
 _ORPHAN_S = 10.0
 _LINE_BYTES = 64 * 1024
 _MEETING_BYTES = 1 << 20
+#: What machines tell each other after the meeting (`Meeting.tell`), and its most bytes.
+_MARK, _LONGEST_MARK = re.compile(rb"[+!]|[a-z][a-z0-9]{0,31} [0-9]{1,3};"), 40
 #: What only the leading role is told: the scheduler counts one role's steps and checkpoints.
 _OF_LEADING = ("WALRAS_SOCKET", "WALRAS_CHECKPOINT_DIR", "WALRAS_CHECKPOINT_STORE", "WALRAS_RESUME", "WALRAS_STEPS")
 
@@ -116,11 +119,13 @@ class Meeting:
         self._key = hashlib.sha256(f"roles {environ.get('WALRAS_TOKEN', '')}".encode()).hexdigest()
         addresses = environ.get("WALRAS_NODE_ADDRESSES", "").split(",")
         self._own_host = addresses[self._rank] if len(addresses) == self._machines > 1 else ""
-        #: With what came behind the line of the meeting.
+        #: With what came behind the line of the meeting, and is no whole mark yet.
         self._connections: dict[socket.socket, bytes] = {}
         #: Whether the first machine said that the leading role has ended, and since when it is gone.
         self.is_done = False
         self.lost_at: float | None = None
+        #: Processes, on whichever machine, that others start after and that have succeeded.
+        self.over: set[str] = set()
 
     def exchange(self, ports: Mapping[str, list[list[int]]]) -> dict[str, list[list[Any]]]:
         """Returns host, port and port for torch of every process by role, in order of index. Waits for all machines.
@@ -186,24 +191,44 @@ class Meeting:
         """Takes in what has arrived; returns how many processes of the leading role are over elsewhere."""
         gone = 0
         for connection, rest in list(self._connections.items()):
+            is_closed = False
             try:
-                chunk = rest or connection.recv(4096)
-                self._connections[connection] = b""
+                chunk = connection.recv(4096)
+                is_closed = not chunk
             except BlockingIOError:
-                continue
-            except OSError:
                 chunk = b""
-            gone += chunk.count(b"+")
-            self.is_done = self.is_done or b"!" in chunk
-            if not chunk:
+            except OSError:
+                chunk, is_closed = b"", True
+            gone += self._take_marks(connection, rest + chunk)
+            if is_closed:
                 del self._connections[connection]
                 connection.close()
                 if self._rank and not self.is_done:
                     self.lost_at = time.monotonic()
         return gone
 
+    def _take_marks(self, connection: socket.socket, come: bytes) -> int:
+        """Takes in marks, and keeps the beginning of one; returns how often it was told `+`."""
+        gone = end = 0
+        for mark in _MARK.finditer(come):
+            end = mark.end()
+            gone += mark[0] == b"+"
+            self.is_done = self.is_done or mark[0] == b"!"
+            if mark[0].endswith(b";"):
+                self.note_over(mark[0][:-1].decode())
+        self._connections[connection] = come[end:][-_LONGEST_MARK:]
+        return gone
+
+    def note_over(self, name: str) -> None:
+        """Takes note of a process that has succeeded, and tells the other machines, through the first one."""
+        if name not in self.over:
+            self.over.add(name)
+            self.tell(f"{name};".encode())
+
     def tell(self, mark: bytes) -> None:
-        """Sends `+`, one process of the leading role is over, to the first machine, or `!`, all are, to the others."""
+        """Sends `+`, one process of the leading role is over, to the first machine, `!`, all are, to the others, or
+        `NAME;`, a process has succeeded that others start after.
+        """
         for connection in self._connections:
             try:
                 connection.send(mark)
@@ -297,9 +322,13 @@ class RoleProcesses:
                     self._start(each, now)
 
     def _may_start(self, own: RoleProcess) -> bool:
-        """Returns whether every process that has to be up before accepts connections."""
-        places = [place for role in self._roles[own.role]["after"] for place in self._peers.get(role, [])]
-        return own.restarts > 0 or all(_accepts(place) for place in places)
+        """Returns whether every process that has to be up before accepts connections, or has succeeded."""
+        before = [
+            (f"{role} {index}", place)
+            for role in self._roles[own.role]["after"]
+            for index, place in enumerate(self._peers.get(role, []))
+        ]
+        return own.restarts > 0 or all(name in self._meeting.over or _accepts(place) for name, place in before)
 
     def _start(self, own: RoleProcess, now: float) -> None:
         for held in own.ports:
@@ -336,6 +365,8 @@ class RoleProcesses:
             self._fail(own, code, now)
             return
         own.ended = code
+        if any(own.role in role["after"] for role in self._roles.values()) and not code:
+            self._meeting.note_over(own.name)
         if own.role == self._leading and not self._is_ending:
             self._gone += 1
             self._meeting.tell(b"" if self._is_first else b"+")

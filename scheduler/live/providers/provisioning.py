@@ -42,7 +42,9 @@ from scheduler.live.loop.launches import (
 )
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.providers.live_provider import (
+    SIMULATED,
     GrowingProvider,
+    PricedProvider,
     QueueingProvider,
     RevocableProvider,
     provider_for,
@@ -60,14 +62,13 @@ from scheduler.providers.provider import (
     RentedMachine,
 )
 from walras.cluster import NodeId, Pool, PoolId
-from walras.errors import ClusterError, Conflict, NotFound, UserError
+from walras.errors import ClusterError, ConfigError, Conflict, NotFound, UserError
 from walras.spec.cluster_file import MarketStep
 from walras.states import Reason
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-ProviderT = TypeVar("ProviderT")
 #: Seconds after which a call of a provider counts as unanswered.
 PROVIDER_CALL_S = 120.0
 JANITOR_SWEEP_S = 30.0
@@ -325,16 +326,36 @@ class Provisioner:
             self._providers[pool.pool_id] = provider
 
     def take_up_again(self, pools: Iterable[Pool]) -> None:
-        """Take up those of these pools that were added while a server ran and that no cluster file declares."""
+        """Take up those of these pools that the cluster file does not declare: added while a server ran, or dropped.
+
+        Raises ConfigError where nobody could give back machines of a pool, which cost money until then.
+        """
         for pool in pools:
-            if not pool.provider or pool.pool_id in self._providers:
+            if pool.provider in ("", SIMULATED) or pool.removed or pool.pool_id in self._providers:
                 continue
             self.take_up(pool)
-            if pool.pool_id not in self._providers:
-                log.warning(
-                    "%s is rented by nobody, and its machines are not given back: describe %s and the region of zone %s"
-                    " in the cluster file, then restart the server", pool.pool_id, pool.provider, pool.zone,
-                )  # fmt: skip
+            if pool.pool_id in self._providers:
+                continue
+            described = f"describe {pool.provider} and the region of zone {pool.zone} in the cluster file"
+            if machines := self._paid_for(pool.pool_id):
+                raise ConfigError(
+                    f"{pool.pool_id} is rented by nobody, and {machines} of its machines cannot be given back",
+                    field=pool.provider,
+                    fix=f"{described} until `walras admin drain --pool {pool.pool_id}` has given them back",
+                )
+            log.warning("%s is rented by nobody: %s, then restart the server", pool.pool_id, described)
+
+    def _paid_for(self, pool_id: PoolId) -> int:
+        """Returns how many machines of the pool are held, were asked for, or have come and are not known to be gone."""
+        state = self._loop.state
+        held = sum(
+            each.row.pool_id == pool_id and bool(each.row.rent_token) and each.is_member
+            for each in state.nodes.values()
+        )
+        asked = sum(
+            rent.machines - state.here_of(rent.token) for rent in state.rents.values() if rent.pool_id == pool_id
+        )
+        return held + max(asked, sum(rent.pool_id == pool_id for _, rent in known_launches(state)))
 
     async def reconcile(self) -> None:
         """At the start: declare missing machines lost, and repeat the requests that were not answered."""
@@ -424,16 +445,13 @@ def _is_plausible(offer: RentalOffer) -> bool:
     return False
 
 
-async def _ask_for_ever(
-    providers: Sequence[ProviderT], look: Callable[[ProviderT], Awaitable[None]], every_s: float, what: str
-) -> None:
-    """Look at each provider every so often; one that does not answer changes nothing."""
+async def _ask_for_ever(look: Callable[[], Awaitable[None]], every_s: float, what: str) -> None:
+    """Look every so often; a provider that does not answer changes nothing."""
     while True:
-        for provider in providers:
-            try:
-                await look(provider)
-            except ProviderProblem as problem:
-                log.warning("%s are not known: %s", what, problem)
+        try:
+            await look()
+        except ProviderProblem as problem:
+            log.warning("%s are not known: %s", what, problem)
         await asyncio.sleep(every_s)
 
 
@@ -446,19 +464,19 @@ def _declare_again(transaction: Transaction, pool_id: PoolId, term: str, value: 
 
 
 class MarketWatch:
-    """Asks providers for their market prices every few minutes."""
+    """Asks one provider for its market prices every few minutes."""
 
-    def __init__(self, loop: ServerLoop, providers: Sequence[CloudProvider]) -> None:
+    def __init__(self, loop: ServerLoop, provider: CloudProvider) -> None:
         self._loop = loop
-        self._providers = tuple(providers)
+        self._provider = provider
 
     async def watch(self) -> None:
         """Ask for ever. A pool keeps its last price while its market does not answer."""
-        await _ask_for_ever(self._providers, self.look, _POLL_EVERY_S, "prices")
+        await _ask_for_ever(self.look, _POLL_EVERY_S, "prices")
 
-    async def look(self, provider: CloudProvider) -> None:
+    async def look(self) -> None:
         """Ask once, and declare pools whose price has changed. Raises ProviderProblem."""
-        offers = [offer for offer in await provider.offers() if _is_plausible(offer)]
+        offers = [each for each in await call_provider(self._provider.offers(), PROVIDER_CALL_S) if _is_plausible(each)]
         if self._moved(offers):
             await self._loop.perform(lambda transaction: self._declare(transaction, offers))
 
@@ -498,11 +516,11 @@ _LONGEST_S = 30 * 86_400.0
 
 
 class QueueWatch:
-    """Asks providers with a queue for their waits."""
+    """Asks one provider with a queue for its waits."""
 
-    def __init__(self, loop: ServerLoop, providers: Sequence[QueueingProvider]) -> None:
+    def __init__(self, loop: ServerLoop, provider: QueueingProvider) -> None:
         self._loop = loop
-        self._providers = tuple(providers)
+        self._provider = provider
         #: Boot times without the queue, seconds, as people declared the pools.
         self._stated: dict[PoolId, float] = {}
         self._told: dict[PoolId, float] = {}
@@ -510,11 +528,11 @@ class QueueWatch:
     async def watch(self) -> None:
         """Ask for ever. A pool keeps its last wait while its queue is not known."""
         await asyncio.sleep(_LOOK_EVERY_S)
-        await _ask_for_ever(self._providers, self.look, _LOOK_EVERY_S, "queues")
+        await _ask_for_ever(self.look, _LOOK_EVERY_S, "queues")
 
-    async def look(self, provider: QueueingProvider) -> None:
+    async def look(self) -> None:
         """Ask once, and declare pools whose boot time has changed. Raises ProviderProblem."""
-        boots = self._boots(await provider.waits())
+        boots = self._boots(await call_provider(self._provider.waits(), PROVIDER_CALL_S))
         if boots:
             await self._loop.perform(lambda transaction: self._declare(transaction, boots))
 
@@ -540,3 +558,16 @@ class QueueWatch:
     def _declare(transaction: Transaction, boots: Mapping[PoolId, float]) -> None:
         for pool_id, boot_s in boots.items():
             _declare_again(transaction, pool_id, "boot_s", boot_s)
+
+
+def pool_watches(
+    loop: ServerLoop, providers: Mapping[str, CloudProvider]
+) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+    """Returns the watches of prices and queues, by name: one for each provider, so that none delays another."""
+    watches: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
+    for name, provider in providers.items():
+        if isinstance(provider, PricedProvider):
+            watches[f"market prices of {name}"] = MarketWatch(loop, provider).watch
+        if isinstance(provider, QueueingProvider):
+            watches[f"queue of {name}"] = QueueWatch(loop, provider).watch
+    return watches

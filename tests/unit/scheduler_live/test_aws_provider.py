@@ -474,37 +474,70 @@ async def test_a_pool_in_no_region_of_the_cluster_file_is_not_added(
     assert "aws" in told["fix"]
 
 
-async def test_a_pool_whose_region_is_dropped_from_the_file_is_no_other_region_s(
-    tmp_path: Path, two_regions: dict[str, Any], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_added", [True, False])
+async def test_a_region_is_not_dropped_from_the_file_while_its_machines_are_paid_for(
+    tmp_path: Path, two_regions: dict[str, Any], is_added: bool
 ) -> None:
-    """Its machine is neither lost nor ended by another region's listing, and rented on when the region is back."""
-    added = PoolId("g4dn.xlarge/on_demand/us-west-2c")
-    pool = {**POOL, "market": "on_demand", "zone": "us-west-2c", "usd_per_h": 0.01}
+    """A machine that came, and then one that joined, keep the server from starting; they go on when it is back."""
+    east_alone = {"pools": two_regions["pools"][:1], "aws": {**AWS, "image": IMAGE}}
+    zone = "us-west-2c" if is_added else "us-west-2b"
+    cheap = PoolId(f"g4dn.xlarge/on_demand/{zone}")
+
+    async def is_refused() -> None:
+        with pytest.raises(ConfigError, match=f"^{cheap} is rented by nobody, and 1 of its machines") as refused:
+            async with renting(tmp_path, east_alone):
+                pass
+        assert (refused.value.field, f"region of zone {zone}" in refused.value.fix) == ("aws", True)
+
     async with renting(tmp_path, two_regions) as (face, _):
-        await face.done("POST", "/api/v1/pools", pool, status=201)
+        if is_added:
+            pool = {**POOL, "market": "on_demand", "zone": zone, "usd_per_h": 0.01}
+            await face.done("POST", "/api/v1/pools", pool, status=201)
         token = await rent_one(face)
-        assert face.world.live_state.rents[token].pool_id == added
+        assert face.world.live_state.rents[token].pool_id == cheap
         west: Any = face.world.assembled.providers["aws us-west-2"]
         held = await west.describe()
         (node_id,) = (machine.node_id for machine in held)
-        facts = {**FACTS, "market": "on_demand", "zone": "us-west-2c"}
+    await is_refused()
+    async with renting(tmp_path, two_regions) as (face, _):
+        await FakeAgent(face.world, node_id, token, **{**FACTS, "market": "on_demand", "zone": zone}).register()
+    await is_refused()
+    async with renting(tmp_path, two_regions) as (face, _):
+        server = face.world.server.providers
+        await server.reconcile()
+        assert face.world.live_state.nodes[node_id].is_member
+        assert server.provider_name(cheap) == "aws"
+        west = face.world.assembled.providers["aws us-west-2"]
+        assert await west.describe() == held
+        await server._release(node_id)
+        assert await west.describe() == ()
+    async with renting(tmp_path, east_alone) as (face, east):
+        assert (cheap in east.pools, face.world.server.providers.provider_name(cheap)) == (False, "")
+        await face.done("PATCH", f"/api/v1/pools/{quote(cheap, safe='')}", {"quota": 3})
+        assert cheap not in east.pools
+
+
+async def test_a_pool_that_is_dropped_from_the_file_rents_nothing_more_and_its_machines_are_given_back(
+    tmp_path: Path, two_regions: dict[str, Any]
+) -> None:
+    """While its region is described; what the file says holds again when it names the pool again."""
+    cheap = PoolId("g4dn.xlarge/on_demand/us-west-2b")
+    async with renting(tmp_path, two_regions) as (face, _):
+        token = await rent_one(face)
+        west: Any = face.world.assembled.providers["aws us-west-2"]
+        ((node_id, quota),) = (
+            (each.node_id, face.world.live_state.pools[cheap].quota) for each in await west.describe()
+        )
+        facts = {**FACTS, "market": "on_demand", "zone": "us-west-2b"}
         await FakeAgent(face.world, node_id, token, **facts).register()
-    east_alone = {"pools": two_regions["pools"][:1], "aws": {**AWS, "image": IMAGE}}
-    for cluster in (east_alone, two_regions):
-        caplog.clear()
-        async with renting(tmp_path, cluster) as (face, east):
-            server = face.world.server.providers
-            await server.reconcile()
-            await server.janitor.sweep()
-            is_dropped = cluster is east_alone
-            assert face.world.live_state.nodes[node_id].is_member
-            assert (added in east.pools, server.provider_name(added)) == (False, "" if is_dropped else "aws")
-            assert any(str(added) in record.getMessage() for record in caplog.records) is is_dropped
-            if is_dropped:
-                await face.done("PATCH", f"/api/v1/pools/{quote(added, safe='')}", {"quota": 3})
-                assert added not in east.pools
-            else:
-                assert await face.world.assembled.providers["aws us-west-2"].describe() == held
+    async with renting(tmp_path, {**two_regions, "pools": two_regions["pools"][:1]}) as (face, _):
+        assert (face.world.live_state.pools[cheap].quota, quota) == (0, POOL["quota"])
+        west = face.world.assembled.providers["aws us-west-2"]
+        assert len(await west.describe()) == 1
+        await face.world.server.providers._release(node_id)
+        assert await west.describe() == ()
+    async with renting(tmp_path, two_regions) as (face, _):
+        assert face.world.live_state.pools[cheap].quota == quota
 
 
 async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> None:
@@ -534,12 +567,12 @@ async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> No
 async def test_a_price_that_moves_is_the_pool_s_price_from_then_on(shop: Shop) -> None:
     """The market overrules the file; what nobody knows of is found by its tag and given back; drills are EC2's."""
     face, aws = shop
-    watch = MarketWatch(face.world.loop, [aws])
+    watch = MarketWatch(face.world.loop, aws)
     assert face.world.live_state.pools[SPOT.pool_id].usd_per_h == 0.19
-    await watch.look(aws)
+    await watch.look()
     declared = face.world.live_state.pools[SPOT.pool_id]
     assert declared.usd_per_h == pytest.approx(0.00001)
-    await watch.look(aws)
+    await watch.look()
     assert face.world.live_state.pools[SPOT.pool_id] is declared
     with pytest.raises(Conflict, match="drills"):
         face.world.server.providers.revoke(SPOT.pool_id, 10.0)

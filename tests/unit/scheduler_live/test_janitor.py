@@ -1,12 +1,15 @@
 """Never a leaked machine, and none that is paid for twice or not at all, whatever a cloud does."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from math import inf, nan
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +18,14 @@ from scheduler.core.commands import Rent
 from scheduler.core.events import JobSubmitted, PoolDeclared, PoolRemoved, RentFailed, RentRestored
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.providers import provisioning
+from scheduler.live.providers.live_provider import SpotPricePoint
 from scheduler.live.providers.provisioning import MarketWatch, Provisioner, play_market_script
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
-from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentedMachine
+from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
+from tests.whole_system.virtual_loop import VirtualLoop
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import UserError
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -177,11 +182,53 @@ async def test_prices_that_cannot_be_are_not_believed(w: World) -> None:
     """0, nothing and infinity leave the last price; 100 times the price is a price."""
     cloud, _ = await open_shop(w)
     cloud.is_well = True
-    watch = MarketWatch(w.loop, [cloud])
+    watch = MarketWatch(w.loop, cloud)
     for offered, believed in ((1.5, 1.5), (0.0, 1.5), (nan, 1.5), (inf, 1.5), (150.0, 150.0)):
         cloud.usd_per_h = offered
-        await watch.look(cloud)
+        await watch.look()
         assert w.live_state.pools[SPOT.pool_id].usd_per_h == believed
+
+
+def test_a_region_that_does_not_answer_delays_the_prices_and_queues_of_no_other() -> None:
+    """It is asked on, each call for so long; nobody waits for that. In virtual time."""
+    virtual, asked = VirtualLoop(), defaultdict[str, list[float]](list)
+
+    class Place(FlakyCloud):
+        def __init__(self, name: str) -> None:
+            super().__init__(virtual.time, SPOT, 0)
+            self.name = name
+
+        async def offers(self) -> tuple[RentalOffer, ...]:
+            return tuple(await self._answer("offers"))
+
+        async def waits(self) -> dict[PoolId, float]:
+            return dict(await self._answer("waits"))
+
+        async def price_history(self, since: datetime) -> list[SpotPricePoint]:
+            return []
+
+        async def _answer(self, what: str) -> tuple[()]:
+            asked[f"{self.name} {what}"].append(virtual.time() - began_at)
+            if self.name == "silent":
+                await asyncio.Event().wait()
+            return ()
+
+    async def watched() -> None:
+        loop: Any = SimpleNamespace(state=SimpleNamespace(pools={}))
+        places = {name: Place(name) for name in ("silent", "well")}
+        watches = [asyncio.create_task(watch()) for watch in provisioning.pool_watches(loop, places).values()]
+        await asyncio.sleep(1000.0)
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    began_at = virtual.time()
+    virtual.run_until_complete(watched())
+    virtual.close()
+    assert asked["well offers"] == [0.0, 300.0, 600.0, 900.0]
+    assert asked["well waits"] == [30.0 * (n + 1) for n in range(33)]
+    assert asked["silent offers"] == [0.0, 420.0, 840.0]
+    assert asked["silent waits"] == [30.0 + 150.0 * n for n in range(7)]
 
 
 async def launched(w: World, machines: int = 1) -> tuple[FlakyCloud, Provisioner]:

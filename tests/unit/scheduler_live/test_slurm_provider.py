@@ -194,11 +194,11 @@ async def test_the_queue_is_part_of_the_time_until_a_machine_comes(slurm: FakeSl
     provider = provider_over(slurm)
     async with world(tmp_path / "server") as w:
         await w.emit(lambda at: PoolDeclared(at, SPOT))
-        queues = QueueWatch(w.loop, [provider])
+        queues = QueueWatch(w.loop, provider)
 
         async def boot_s() -> float:
             await provider.look()
-            await queues.look(provider)
+            await queues.look()
             return w.live_state.pools[SPOT.pool_id].boot_s
 
         await provider.request(TOKEN, SPOT, 1)

@@ -275,6 +275,25 @@ def test_logs_of_all_ranks_are_marked(run: Run, fake: Any) -> None:
         assert (refused.exit_code, "--rank" in refused.stderr) == (2, True)
 
 
+def test_the_lines_of_a_role_are_printed_by_its_name(run: Run, fake: Any) -> None:
+    """Of all ranks, or followed on one, with what was said of its processes; another role's, or none, is refused."""
+    fake.add(spec={"roles": {"learner": {}, "roll": {}}}, accelerators=2)
+    fake.attempts[1] = [attempt(state="FAILED", accelerators=2)]
+    fake.logs[1, 1] = (
+        b"[roll 0] one\n[learner 0] loss\r[roll 0] no\n[walras] roll 1 ended\n[rolls 0] no\n[roll 1] \x1b[31mtw"
+    )
+    own = "[roll 0] one\n[walras] roll 1 ended\n[roll 1] tw"
+    assert run("logs", "1", "--role", "roll").stdout == f"{own}\n{own}\n"
+    assert run("logs", "1", "--role", "roll", "--rank", "1").stdout == own
+    assert run("logs", "1", "--role", "roll", "-r", "1", "-f", "-a", "1").stdout == own
+    for wrong, said in (
+        (("--role", "judge"), "learner, roll"), (("--role", "judge", "-r", "0"), "learner, roll"),
+        (("--role", "roll", "-f"), "--rank"), (("--role", "roll", "-r", "0", "--tail", "1"), "--tail"),
+    ):  # fmt: skip
+        refused = run("logs", "1", *wrong)
+        assert (refused.exit_code, said in refused.stderr) == (2, True)
+
+
 def test_an_empty_log_says_why_it_is_empty(run: Run, fake: Any) -> None:
     """Nothing on standard output; on standard error the state and its reason."""
     fake.add()

@@ -190,6 +190,29 @@ def test_what_is_started_again_waits_for_nobody_and_two_ends_in_one_breath_are_t
     assert "[roll 0] back" in told
 
 
+@pytest.mark.parametrize(
+    "here",
+    [
+        [[["head", 0, 0, 0], ["lead", 0, 0, 1]]],
+        [[["lead", 0, 0, 1]], [["head", 0, 0, 1]]],
+        [[["roll", 0, 0, 1]], [["head", 0, 0, 1]], [["lead", 0, 0, 1]]],
+    ],
+    ids=["one machine", "two", "neither is the first"],
+)
+def test_who_starts_after_a_process_that_ended_well_waits_for_it_no_longer(
+    machines: Machines, here: list[list[list[Any]]]
+) -> None:
+    """It never accepted connections and never will: what it was to prepare is done, and the job goes on to its end."""
+    head = role(f"touch {machines.folder}/prepared")
+    roles = {
+        "lead": role(f"ls {machines.folder}/prepared", after=("head",)), "head": head, "roll": role("sleep 1000"),
+    }  # fmt: skip
+    machines.start(roles, *here)
+    ends = machines.ends()
+    assert {code for code, _ in ends} == {0}
+    assert f"[lead 0] {machines.folder}/prepared\n" in "".join(told for _, told in ends)
+
+
 def test_a_stop_is_left_to_the_supervisor_and_its_end_is_the_leading_roles(machines: Machines) -> None:
     """What ends by the supervisor's signal is no failure of the job: the leading role saves and says so; a machine
     without it has nothing to save."""
