@@ -77,7 +77,7 @@ INHERITED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "NVIDIA_", "FI_", "UCX_")
 #: Ends of the names of proxies, of which both cases are in use: `https_proxy`, `NO_PROXY`.
 _PROXY = "_proxy"
 #: What only a name on `--pass-env` gives to jobs: a name that speaks of a secret, a URL with a user or a key in it.
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY|_KEY$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"://[^/?#\s]*@|[?&][\w-]*(token|secret|key|sig|signature|passw\w*)=", re.IGNORECASE)
 #: The word with which a job asks for its devices by UUID instead of by number.
 _BY_UUID = "uuid"

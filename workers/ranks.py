@@ -201,15 +201,18 @@ EXIT_OF_ENGINE = 125
 #: libcuda.so.1: cannot open …`) is not among them.
 _OWN_ERRORS = re.compile(
     rb"^(ModuleNotFoundError: |ImportError: cannot import name |SyntaxError: |IndentationError: |NameError: "
-    rb"|\S*: error: (unrecognized|the following) arguments|python\S*: can't open file )",
+    rb"|\S*: error: (unrecognized|the following) arguments|\S*python[0-9.]*: (can't open file |No module named ))",
     re.MULTILINE,
 )
+#: Where torchrun's report begins, which may be longer than a program's last words.
+_REPORT = re.compile(rb"failed \(exitcode: -?[0-9]{1,3}\) local_rank: ")
 _LAST_WORDS_BYTES = 2000
 
 
 def is_own_fault(output: bytes) -> bool:
     """Returns whether the end of a failed rank's output shows that the program itself is at fault."""
-    return _OWN_ERRORS.search(output[-_LAST_WORDS_BYTES:]) is not None
+    end = max((found.start() for found in _REPORT.finditer(output)), default=len(output))
+    return _OWN_ERRORS.search(output[max(0, end - _LAST_WORDS_BYTES) : end]) is not None
 
 
 @dataclass

@@ -124,20 +124,26 @@ _STARTERS = re.compile(r"(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|
 
 
 def _refuse_second_program(file: str, command: list[str]) -> None:
-    """Refuses `train.py -- python train.py`, where what follows `--` are the arguments of `train.py`."""
-    if not file.endswith((".py", *_SCRIPT_ENDINGS)) or not command or not _STARTERS.fullmatch(Path(command[0]).name):
+    """Refuses `train.py -- python train.py`, where what follows `--` are the arguments of `train.py`.
+
+    So does a command that names the file again, whatever its program is.
+    """
+    if not file.endswith((".py", *_SCRIPT_ENDINGS)) or not command or command[0].startswith("-"):
         return
-    at = next((number for number, word in enumerate(command) if Path(word).name == Path(file).name), None)
-    rest = shlex.join(command[1 if at is None else at + 1 :])
-    python = Path(command[0]).name.startswith("python")
-    fix = (
-        f"walras submit {file}{' -- ' if rest else ''}{rest}"
-        if python and at
-        else f"walras submit -- {shlex.join(command)}"
-    )
+    at = next((number for number, word in enumerate(command) if Path(word) == Path(file)), None)
+    program = Path(command[0]).name
+    if at is None and not _STARTERS.fullmatch(program):
+        return
+    rest = "" if at is None else shlex.join(command[at + 1 :])
+    if at == 0 or (at and program.startswith("python")):
+        fix = f"walras submit {file}{' -- ' if rest else ''}{rest}"
+    else:
+        sets = re.match(r"[A-Za-z_]\w*=", command[0], re.ASCII) is not None
+        fix = f"walras submit -- {shlex.join(['env', *command] if sets else command)}"
     raise JobSpecError(
-        f"{file}: what follows `--` are its arguments, and {command[0]!r} is a program", field="-- COMMAND", fix=fix
-    )
+        f"{file}: what follows `--` are its arguments, and {command[0]!r} begins a command",
+        field="-- COMMAND", fix=fix,
+    )  # fmt: skip
 
 
 def _parsed(content: bytes, name: str, *, skypilot: bool) -> Any:

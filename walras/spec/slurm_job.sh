@@ -5,10 +5,13 @@
 #                                                   runs the script, COUNT pieces put together, with the words
 #   . commands srun OPTIONS COMMAND...              starts the tasks of this machine, and waits for them
 #   . commands scontrol show hostnames|hostlist|job ..., or: scontrol requeue JOB
+#   . commands refuse COMMAND WHY                   fails the job: a script, or a program of it, called another command
 #
 # The table of srun's options has rows NAME:SHORT:VALUE:ANSWER, where VALUE is ! (none), = (one) or
 # ? (only behind a =), and ANSWER is h (obeyed here), n (means nothing here) or r (refused).
 srun_options="@SRUN_OPTIONS@"
+# Rows COMMAND:WHY of commands that nothing is done for.
+refused_commands=@REFUSED_COMMANDS@
 
 complain() {
   printf '%s: error: %s\n' "$1" "$2" >&2
@@ -60,7 +63,7 @@ forget_dead_jobs() {
 }
 
 place_files() {
-  local name
+  local name why
   mkdir "$WALRAS_SLURM/bin" && printf '%s' "$@" > "$WALRAS_SLURM/slurm_script" || return
   printf '%s\n' "$BASH_EXECUTION_STRING" > "$WALRAS_SLURM/commands" || return
   cat > "$WALRAS_SLURM/bash_env" << 'END' || return
@@ -69,7 +72,7 @@ place_files() {
   [ -z "${WALRAS_BASH_ENV:-}" ] || . "$WALRAS_BASH_ENV"
   case ${PATH:-} in "$WALRAS_SLURM/bin:"*) ;; *) PATH=$WALRAS_SLURM/bin:${PATH:-} ;; esac
   command_not_found_handle() {
-    case $1 in srun | scontrol) exec "$WALRAS_SLURM/bin/$1" "${@:2}" ;; esac
+    case $1 in s*) [ ! -x "$WALRAS_SLURM/bin/$1" ] || exec "$WALRAS_SLURM/bin/$1" "${@:2}" ;; esac
     printf '%s: line %s: %s: command not found\n' "$0" "${BASH_LINENO[0]}" "$1" >&2
     return 127
   }
@@ -78,6 +81,9 @@ END
   for name in srun scontrol; do
     printf '#!%s\n. %q %s "$@"\n' "$BASH" "$WALRAS_SLURM/commands" "$name" > "$WALRAS_SLURM/bin/$name" || return
   done
+  while IFS=: read -r name why; do
+    [ -z "$name" ] || printf '#!%s\n. %q refuse %q %q\n' "$BASH" "$WALRAS_SLURM/commands" "$name" "$why" > "$WALRAS_SLURM/bin/$name" || return
+  done <<< "$refused_commands"
   chmod 700 "$WALRAS_SLURM/slurm_script" "$WALRAS_SLURM/bin/"*
 }
 
@@ -96,7 +102,7 @@ set_variables() {
   export SLURM_NNODES=$count SLURM_JOB_NUM_NODES=$count SLURM_NODEID=$rank SLURM_PROCID=$rank SLURM_LOCALID=0
   export SLURM_GTIDS=$rank SLURM_TASK_PID=$$ SLURM_CLUSTER_NAME=walras
   export SLURM_GPUS_ON_NODE=${WALRAS_GPUS_PER_NODE:-1} SLURM_JOB_GPUS=$gpus
-  export SLURM_SUBMIT_DIR=$PWD SLURM_SUBMIT_HOST=${HOSTNAME:-localhost}
+  export TMPDIR=${TMPDIR:-/tmp} SLURM_SUBMIT_DIR=$PWD SLURM_SUBMIT_HOST=${HOSTNAME:-localhost}
   export SLURM_JOB_USER=${USER:-$(id -un)} SLURM_JOB_UID=$UID SLURM_JOB_GID=${GROUPS[0]}
   export SLURM_TASKS_PER_NODE=${SLURM_TASKS_PER_NODE:-1} SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-1}
   export SLURM_JOB_CPUS_PER_NODE=$SLURM_CPUS_ON_NODE
@@ -215,8 +221,8 @@ lay_out() {
   nodes=$(number nodes "${SLURM_NNODES:-${#all[@]}}") || exit
   if [ -n "${given[ntasks]:-}" ]; then
     tasks=$(number ntasks 1) || exit
-  elif [ -n "${SLURM_NTASKS:-}" ]; then
-    tasks=$SLURM_NTASKS
+  elif [ -n "${SLURM_NTASKS:-${SLURM_NPROCS:-}}" ]; then
+    tasks=${SLURM_NTASKS:-$SLURM_NPROCS}
     [ -z "$per" ] || [ "$tasks" = $((per * nodes)) ] ||
       echo "srun: Warning: can't honor --ntasks-per-node=$per: the job has $tasks tasks; give --ntasks too" >&2
   else
@@ -534,6 +540,9 @@ task() {
   if [ -n "${given[chdir]:-}" ]; then
     cd "${given[chdir]}" || exit 1
   fi
+  # What is not in the PATH may be in the step's folder.
+  [[ ${command[0]} != */* && -f ${command[0]} && -x ${command[0]} ]] && ! type -P -- "${command[0]}" > /dev/null &&
+    command[0]=./${command[0]}
   if [ -n "${given[time]:-}" ]; then
     command=(timeout "$(seconds_of "${given[time]}")" "${command[@]}")
   fi
@@ -630,45 +639,58 @@ scontrol() {
   esac
 }
 
-# Prints the names of n[1-3,05],x7, one a line.
+# Prints the names of n[1-3,05],x7,rack[1-2]n[1-2], one a line.
 expand() {
-  local list=$1 range number last
-  while [[ $list =~ ^([^][,]*)(\[([0-9,-]+)\])?([^][,]*)(,(.*))?$ ]]; do
-    local before=${BASH_REMATCH[1]} ranges=${BASH_REMATCH[3]} behind=${BASH_REMATCH[4]}
-    list=${BASH_REMATCH[6]}
-    [ -n "$ranges" ] || [ -z "$before$behind" ] || echo "$before$behind"
-    for range in ${ranges//,/ }; do
-      last=${range#*-} number=${range%-*}
-      for ((index = 10#$number; index <= 10#$last; index++)); do
-        printf '%s%0*d%s\n' "$before" ${#number} "$index" "$behind"
-      done
+  local list=$1
+  while [[ $list =~ ^(([^][,]|\[[0-9,-]+\])*)(,(.*))?$ ]]; do
+    list=${BASH_REMATCH[4]}
+    expand_name "${BASH_REMATCH[1]}"
+    [ -n "$list" ] || return 0
+  done
+  refuse scontrol "Invalid hostlist: $1"
+}
+
+expand_name() {
+  local range index number
+  if [[ ! $1 =~ ^([^[]*)\[([0-9,-]+)\](.*)$ ]]; then
+    [ -z "$1" ] || echo "$1"
+    return
+  fi
+  local before=${BASH_REMATCH[1]} ranges=${BASH_REMATCH[2]} behind=${BASH_REMATCH[3]}
+  for range in ${ranges//,/ }; do
+    for ((index = 10#${range%-*}; index <= 10#${range#*-}; index++)); do
+      number=${range%-*}
+      printf -v number '%0*d' ${#number} "$index"
+      expand_name "$before$number$behind"
     done
-    [ -n "$list" ] || break
   done
 }
 
-# Prints a1,a2,b as a[1-2],b.
+# Prints a1,a2,a5,b as a[1-2,5],b.
 fold() {
-  local name stem= first= last= made=()
-  close() {
-    [ -z "$first" ] && [ -z "$stem" ] && return
-    if [ -z "$first" ] || [ "$first" = "$last" ]; then made+=("$stem$first"); else made+=("$stem[$first-$last]"); fi
-  }
-  for name in $(expand "$1"); do
-    if [[ $name =~ ^(.*[^0-9])([1-9][0-9]*)$ ]]; then
-      if [ "${BASH_REMATCH[1]}" = "$stem" ] && [ -n "$first" ] && [ "${BASH_REMATCH[2]}" = $((last + 1)) ]; then
-        last=${BASH_REMATCH[2]}
+  local name stem number before= first= last= ranges= made=()
+  for name in $(expand "$1") ,; do
+    stem=$name number=
+    [[ $name =~ ^(.*[^0-9])([0-9]+)$ ]] && stem=${BASH_REMATCH[1]} number=${BASH_REMATCH[2]}
+    if [ -n "$last" ] && [ -n "$number" ] && [ "$stem" = "$before" ] &&
+      [ "$(printf '%0*d' ${#last} $((10#$number)))" = "$number" ]; then
+      if [ $((10#$number)) = $((10#$last + 1)) ]; then
+        last=$number
         continue
       fi
-      close
-      stem=${BASH_REMATCH[1]} first=${BASH_REMATCH[2]} last=${BASH_REMATCH[2]}
+      ranges+=$(span "$first" "$last"),
     else
-      close
-      stem=$name first= last=
+      [[ -n $ranges || $first != "$last" ]] && first="[$ranges$(span "$first" "$last")]"
+      [ -z "$before" ] || made+=("$before$first")
+      ranges=
     fi
+    before=$stem first=$number last=$number
   done
-  close
   (IFS=, && echo "${made[*]}")
+}
+
+span() {
+  [ "$1" = "$2" ] && echo "$1" || echo "$1-$2"
 }
 
 show_job() {

@@ -337,7 +337,8 @@ _BEFORE = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", 
 #: Commands that run the command behind their own options.
 _AROUND = frozenset({"env", "nice", "nohup", "timeout", "stdbuf", "numactl", "taskset", "ionice", "setsid", "xargs"})
 _SEPARATORS = frozenset({";", ";;", "&", "&&", "|", "||", "|&", "(", ")", "\n", "`", "$("})
-_REFUSED = {
+#: Commands that nothing is done for, and why.
+REFUSED_COMMANDS = {
     "sbatch": "a job cannot submit another one here; --dependency=afterok:JOB of a second submission orders them",
     "salloc": "a job cannot ask for more machines here",
     "scancel": "a job cannot cancel one here; end with an exit code",
@@ -399,18 +400,20 @@ def judge_commands(text: str, nodes: int, reading: ForeignReading) -> None:
     for number, said in commands_of(text):
         words = _with_meaning(said, text)
         name, place = words[0].rpartition("/")[2], f"line {number}"
-        if name in _REFUSED:
-            reading.refused.append(f"{place}: {name}: {_REFUSED[name]}")
+        if name in REFUSED_COMMANDS:
+            reading.refused.append(f"{place}: {name}: {REFUSED_COMMANDS[name]}")
         elif name in _NOTED:
             line = re.sub(r"\|\|\s*(?:true|:)\s*$", "", lines[number])  # by which an answer decides nothing
             is_read = re.search(rf"(?:[`(!]|^\s*(?:while|until|if|elif)\b).*\b{name}\b|\b{name}\b.*(?:&&|\|\|)", line)
-            (reading.refused if is_read else reading.notes).append(f"{place}: {name}: {_NOTED[name]}")
+            told = reading.refused if is_read and not only_prints(line) else reading.notes
+            told.append(f"{place}: {name}: {_NOTED[name]}")
         elif name in _ON_ALL_MACHINES and nodes > 1:
             reading.refused.append(
                 f"{place}: {name}: it would start on each of the {nodes} machines by itself; use srun, or torchrun"
             )
         elif nodes > 1 and _runs_a_program(name, words):
-            reading.refused.append(f"{place}: {words[0][:40]}: outside srun: on the first machine there, here on all")
+            shown = words[0].replace(_COMPUTED, "$(...)")[:40]
+            reading.refused.append(f"{place}: {shown}: outside srun: on the first machine there, here on all")
         elif name == "scontrol":
             _judge_scontrol([word for word in words[1:] if word[0] not in "-$"], lines[number], place, reading)
         elif name == "srun":
@@ -489,8 +492,6 @@ def _judge_values(text: str, reading: ForeignReading) -> None:
 def _judge_step(words: list[str], line: str, place: str, nodes: int, reading: ForeignReading) -> None:
     """Refuses what a step cannot have. What stands in variables is judged when the script runs."""
     found = ForeignReading()
-    if words and re.search(rf"(?<!\S){re.escape(words[-1])}\s+(?:\$\(|`)", line):
-        words = words[:-1]  # an option whose value the script computes
     options, rest = leading_options("srun", [(place, word) for word in words], found)
     reading.refused += [each.replace(": ", ": srun ", 1) for each in found.refused]
     for option in options:
@@ -515,12 +516,16 @@ def _judge_step(words: list[str], line: str, place: str, nodes: int, reading: Fo
         reading.refused.append(f"{place}: srun {told}")
 
 
-def commands_of(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number of its line, words) of each simple command that stands in a script as it is written."""
+def commands_of(text: str, depth: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number of its line, words) of each simple command that stands in a script as it is written.
+
+    `depth`: in how many `$(...)` the text stands; beyond 20 nothing is read.
+    """
     for number, line in logical_lines(text):
         words: list[str] = []
         in_array = False
-        for token in _tokens(line):
+        outside, inside = _apart(line)
+        for token in _tokens(outside):
             in_array = (token == "(" and bool(words) and words[-1].endswith("=")) or (in_array and ")" not in token)
             if in_array:
                 words[-1] += token  # the words of `NAME=(...)` are no commands
@@ -530,13 +535,18 @@ def commands_of(text: str) -> Iterator[tuple[int, list[str]]]:
             else:
                 words.append(token)
         yield from _command(number, words)
+        for each in inside if depth < _DEEPEST else ():
+            yield from ((number, inner) for _, inner in commands_of(each, depth + 1))
 
 
 def _command(number: int, words: list[str]) -> Iterator[tuple[int, list[str]]]:
     rest = list(words)
     while rest:
-        if rest[0] == "eval" and re.search(r"[\s;&|]", "".join(rest)):
-            yield from ((number, inner) for _, inner in commands_of(" ".join(rest[1:])))
+        if rest[0] == "eval" and (re.search(r"[\s;&|]", "".join(rest)) or rest[1:] == [_COMPUTED]):
+            yield from ((number, inner) for _, inner in commands_of(" ".join(rest[1:]).replace(_COMPUTED, "")))
+            return
+        rest = rest[2:] if rest[0] == "function" else rest
+        if not rest:
             return
         if rest[0] in _BEFORE or re.match(r"[A-Za-z_]\w*=", rest[0], re.ASCII):
             rest.pop(0)
@@ -553,21 +563,78 @@ def _command(number: int, words: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _text_of_command(words: list[str]) -> str:
-    """Returns what a command is given to run as text: `trap 'TEXT' TERM`, `bash -c 'TEXT'`; else ""."""
-    if words[0] == "trap":
+    """Returns what a command is given to run: `trap 'TEXT' TERM`, `bash -c 'TEXT'`, `ssh HOST TEXT`; else ""."""
+    name, at = words[0].rpartition("/")[2], 1
+    if name == "trap":
         return next((word for word in words[1:] if word != "--"), "")
-    is_shell = len(words) > 2 and re.fullmatch(r"(?:\S*/)?(?:ba|da|k|z)?sh -\w*c", " ".join(words[:2]))
-    return words[2] if is_shell else ""
+    if name == "find":
+        return " ".join(words).partition(" -exec ")[2]
+    if name != "ssh" and re.fullmatch(r"(?:ba|da|k|z)?sh", name) is None:
+        return ""
+    while at < len(words) and words[at].startswith("-"):
+        if name != "ssh" and re.fullmatch(r"-\w*c", words[at]):
+            return "".join(words[at + 1 : at + 2])
+        with_value = r"-[bcDEeFIiJLlmOopQRSWw]" if name == "ssh" else r"-[oO]|--(?:rcfile|init-file)"
+        at += 2 if re.fullmatch(with_value, words[at]) else 1
+    return " ".join(words[at + 1 :]) if name == "ssh" else ""
+
+
+#: What stands in a line where a shell puts what it computes: the output of `$(...)`, the value of `$((...))`.
+_COMPUTED = "$_"
+_DEEPEST = 20
+
+
+def _apart(line: str, depth: int = 0) -> tuple[str, list[str]]:
+    """Returns a line without what a shell computes (`$(...)`, backquotes, `$((...))`), and the commands of that."""
+    outside, inside, at, quote = "", list[str](), 0, ""
+    while at < len(line):
+        opened = next((mark for mark in ("$((", "$(", "`", "\\") if quote != "'" and line.startswith(mark, at)), "")
+        if opened == "\\":
+            outside, at = outside + line[at : at + 2], at + 2
+        elif opened:
+            end = _end_of(line, at + len(opened), opened)
+            text = line[at + len(opened) : end].removesuffix("`" if opened == "`" else ")" * (len(opened) - 1))
+            if opened != "$((":
+                inside.append(text)
+            elif depth < _DEEPEST:
+                inside += _apart(text, depth + 1)[1]
+            outside, at = outside + _COMPUTED, end
+        elif line[at] == "#" and not quote and outside[-1:] in ("", *" \t;&|("):
+            break
+        else:
+            if line[at] in "'\"" and quote in ("", line[at]):
+                quote = "" if quote else line[at]
+            outside, at = outside + line[at], at + 1
+    return outside, inside
+
+
+def _end_of(line: str, at: int, opened: str) -> int:
+    """Returns the place behind what closes `opened`, from a place in it; the line's end if nothing does."""
+    if opened == "`":
+        closed = re.compile(r"(?:[^`\\]|\\.)*`", re.DOTALL).match(line, at)
+        return closed.end() if closed else len(line)
+    depth, quote = len(opened) - 1, ""
+    while at < len(line) and depth:
+        character = line[at]
+        if character == "\\" and quote != "'":
+            at += 1
+        elif quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character == "(") - (character == ")")
+        at += 1
+    return at
 
 
 def _tokens(line: str) -> list[str]:
-    opened = line.replace("$(", " ; ").replace("`", " ; ")
-    lexer = shlex.shlex(opened, posix=True, punctuation_chars=";&|()")
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()")
     lexer.whitespace_split, lexer.commenters = True, "#"
     try:
         return list(lexer)
     except ValueError:  # a quotation mark that another line closes
-        return re.findall(r"[;&|()]+|[^\s;&|()]+", opened)
+        return re.findall(r"[;&|()]+|[^\s;&|()]+", line)
 
 
 def _quote_after(line: str, quote: str) -> str:

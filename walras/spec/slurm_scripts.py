@@ -7,6 +7,7 @@ several, what stands outside `srun` runs on each of them, and the submitter is t
 
 import contextlib
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from walras.spec.job_spec import parse_spec
 from walras.spec.shell_scripts import NO_ACCELERATOR, ForeignReading, interpreter_of, plain_script, script_mapping
 from walras.spec.slurm_requests import (
     INSIDE,
+    REFUSED_COMMANDS,
     SLURM_OPTIONS,
     Answer,
     GivenOption,
@@ -83,13 +85,20 @@ def slurm_job(
     if not reading.has_lines:
         return script_mapping(text, name=title, fields=reading.fields, arguments=arguments), reading
     reading.fields.setdefault("name", title)
-    run = slurm_command(text, name, arguments, reading.fields.pop("input", "/dev/null"))
+    run = slurm_command(text, name, arguments, reading.fields.pop("input", "/dev/null"), lenient=lenient)
     return script_mapping(text, name=title, fields=reading.fields, run=run), reading
 
 
-def slurm_command(text: str, name: str, arguments: Sequence[str] = (), standard_input: str = "/dev/null") -> list[str]:
-    """Returns the command that runs the text of a script, with its arguments, as Slurm does."""
+def slurm_command(
+    text: str, name: str, arguments: Sequence[str] = (), standard_input: str = "/dev/null", *, lenient: bool = False
+) -> list[str]:
+    """Returns the command that runs the text of a script, with its arguments, as Slurm does.
+
+    The job fails if it calls a command that nothing is done for (`sbatch`), unless `lenient`.
+    """
+    refused = "" if lenient else "\n".join(f"{name}:{why}" for name, why in REFUSED_COMMANDS.items())
     program = re.sub(r"^ *#.*\n", "", _program(), flags=re.MULTILINE).replace("@SRUN_OPTIONS@", table_for_the_shell())
+    program = program.replace("@REFUSED_COMMANDS@", shlex.quote(refused))
     interpreter, argument = (*interpreter_of(text), "")[:2]
     # `{index}` of a sweep is replaced in every argument; a script's own braces are cut apart.
     pieces = re.sub(r"\{(?=index\})", "{\0", text).split("\0")

@@ -35,10 +35,10 @@ def environment(spec: JobSpec, node: int) -> dict[str, str]:
     return {**own, **told, **env_of(spec)}
 
 
-def run_ours(case: dict[str, Any], folder: Path) -> tuple[str, int]:
+def run_ours(case: dict[str, Any], folder: Path, **options: Any) -> tuple[str, int]:
     """The output of all machines, and the highest exit code."""
     (folder / "case.sbatch").write_text(case["script"])
-    spec = read_job_file(str(folder / "case.sbatch"), [], [], [])
+    spec = read_job_file(str(folder / "case.sbatch"), [], [], [], **options)
     if spec.array is not None:
         spec = spec.model_copy(update={"array_index": int(spec.array.partition("-")[0])})
     output, codes = "", []
@@ -188,6 +188,27 @@ def test_a_step_that_cannot_be_fails_the_job_although_the_script_goes_on(tmp_pat
     assert code == 1
     assert "went on" in output
     assert "--container is not obeyed here" in output
+
+
+@pytest.mark.parametrize("first", ["#!/bin/bash", "#!/bin/bash -l"])
+def test_a_command_that_nothing_is_done_for_fails_the_job_wherever_it_is_called(first: str, tmp_path: Path) -> None:
+    """The text of a here-document is read by no reader before it runs; `--lenient` goes on without it."""
+    script = f"{first}\n#SBATCH -n1\nbash << END\nsbatch next.sh\nEND\necho went on\n"
+    output, code = run_ours({"script": script}, tmp_path)
+    assert code == 1
+    assert "went on" in output
+    assert "the script ended well, but this was not done: sbatch: a job cannot submit another one here" in output
+    (tmp_path / "one").rmdir()
+    output, code = run_ours({"script": script}, tmp_path, strict=False)
+    assert (output.splitlines()[-1], code) == ("went on", 0)
+
+
+def test_names_of_machines_that_are_none_are_refused(tmp_path: Path) -> None:
+    """Nothing would be printed for them, and a script takes the first line for its address."""
+    script = "#!/bin/bash\n#SBATCH -n1\nexport MASTER_ADDR=$(scontrol show hostnames 'n[1-2' | head -n1)\n"
+    output, code = run_ours({"script": script}, tmp_path)
+    assert code == 1
+    assert "Invalid hostlist: n[1-2" in output
 
 
 def test_a_job_that_queues_itself_again_ends_with_that_code(tmp_path: Path) -> None:

@@ -110,6 +110,10 @@ def test_a_line_is_wrapped_in_a_script_of_sh() -> None:
         ("train.py", ["python3", "-u", "train.py", "--lr", ".3"], "walras submit train.py -- --lr .3"),
         ("train.py", ["torchrun", "train.py"], "walras submit -- torchrun train.py"),
         ("job.sh", ["bash", "job.sh"], "walras submit -- bash job.sh"),
+        ("train.py", ["./train.py", "--lr", ".3"], "walras submit train.py -- --lr .3"),
+        ("train.py", ["conda", "run", "python", "train.py"], "walras submit -- conda run python train.py"),
+        ("train.py", ["A=1", "python", "train.py"], "walras submit -- env A=1 python train.py"),
+        ("job.sh", ["sbatch", "job.sh"], "walras submit -- sbatch job.sh"),
     ],
 )
 def test_a_program_behind_a_script_is_refused_with_what_was_meant(
@@ -120,8 +124,8 @@ def test_a_program_behind_a_script_is_refused_with_what_was_meant(
     with pytest.raises(JobSpecError) as refused:
         read_job_file(file, words, [], [])
     assert refused.value.fix == fix
-    spec = read_job_file("train.py" if file == "train.py" else file, ["--lr", ".3"], [], [])
-    assert argv_of(spec)[-2:] == ("--lr", ".3")
+    for arguments in (["--lr", ".3"], ["--entry", file], ["lr=.3", f"other/{file}"]):
+        assert list(argv_of(read_job_file(file, arguments, [], []))[-2:]) == arguments
 
 
 def test_a_python_script_with_lines_of_slurm_is_one_of_slurm(tmp_path: Path) -> None:

@@ -41,13 +41,14 @@ MACHINE = {
     "NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "eth0", "PIP_INDEX_URL": "https://mirror/", "UV_NO_INDEX": "1",
     "PIP_TRUSTED_HOST": "mirror", "UV_DEFAULT_INDEX": "https://mirror/", "UV_INDEX_URL": "https://mirror/",
     "NVIDIA_TF32_OVERRIDE": "0", "HF_ENDPOINT": "https://mirror/", "SSL_CERT_FILE": "/certs", "CUDA_HOME": "/cuda",
+    "NCCL_IB_PKEY": "0",
 }  # fmt: skip
 SECRETS = {
     "HF_TOKEN": "hf_x", "WALRAS_TOKEN": "t", "WALRAS_JOIN_TOKEN_FILE": "/t", "AWS_SESSION_TOKEN": "s", "OTHER": "1",
     "UV_INDEX_MIRROR_PASSWORD": "p", "NCCL_SECRET": "x", "PIP_EXTRA_INDEX_URL": "https://ada:pw@mirror/simple",
     "all_proxy": "socks5://ada:pw@proxy:1080", "UV_INDEX": "https://a-token@mirror/simple",
     "HTTPS_PROXY": "ada:pw@proxy:3128", "PIP_FIND_LINKS": "https://bucket/wheels?X-Amz-Signature=abc",
-    "PYTHONPATH": "/checkout",
+    "PYTHONPATH": "/checkout", "FI_AUTH_KEY": "k", "NVIDIA_LICENSE_KEY": "k",
 }  # fmt: skip
 
 

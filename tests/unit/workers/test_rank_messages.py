@@ -308,6 +308,8 @@ def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> 
         ("  File 'a.py', line 3\n    x = (\nSyntaxError: '(' was never closed", True),
         ("train.py: error: unrecognized arguments: --ephocs 3", True),
         ("python: can't open file '/w/trian.py': [Errno 2] No such file or directory", True),
+        ("/opt/conda/bin/python3: can't open file '/w/trian.py': [Errno 2] No such file or directory", True),
+        ("/opt/conda/bin/python3.11: No module named trian", True),
         ("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", False),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", False),
         ("RuntimeError: NCCL communicator was aborted", False),
@@ -315,8 +317,10 @@ def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> 
     ],
 )
 def test_errors_that_a_program_has_anywhere_are_told_from_a_machines(last: str, own: bool) -> None:
-    """By the end of its output, however much was printed before."""
-    assert is_own_fault(f"epoch 1\n{'x' * 5000}\nTraceback (most recent call last):\n{last}\n".encode()) is own
+    """By the end of its output, however much was printed before, or by torchrun behind it on each of its ranks."""
+    output = f"epoch 1\n{'x' * 5000}\nTraceback (most recent call last):\n{last}\n"
+    report = f"E1130 torch/x.py:1] failed (exitcode: 1) local_rank: 0 (pid: 8748) of binary: python\n{'x' * 5000}\n"
+    assert is_own_fault(output.encode()) is is_own_fault((output + report).encode()) is own
 
 
 def test_a_file_that_a_full_disk_cut_never_takes_the_place_of_a_whole_one(tmp_path: Path) -> None:
