@@ -7,9 +7,10 @@ holder: one user with a token who takes all that it can get: 8,192 silent connec
 seconds, 10,000 waiting jobs, content until it is refused, 500 sessions with its job. Another's job trains and saves
 beside it.
 
-The crowd is a process of its own; a connection that the server closes is opened again when its owner next looks. Calls
-are paced, over a kept connection and over a new one in turn: both have to get through. Quiet spells and crowded ones
-take turns, so that whatever else the machine does falls on both.
+The crowd is a process of its own, of the least priority: it stands for other machines, which take none of the server's
+processor. A connection that the server closes is opened again when its owner next looks. Calls are paced, over a kept
+connection and over a new one in turn: both have to get through. Quiet spells and crowded ones take turns, so that
+whatever else the machine does falls on both.
 """
 
 import argparse
@@ -292,6 +293,7 @@ if __name__ == "__main__":
     parser.add_argument("--job", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0)
     given = parser.parse_args()
+    os.nice(19)
     if given.token:
         asyncio.run(_Holder(given.port, given.token, given.job, given.scale).take_all())
     asyncio.run(_crowd(given.port, given.count))

@@ -107,7 +107,8 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "other_parts_of_a_closed_attempt_not_stopped", _APPLY,
-        '            post_stop(transaction, part, _NO_GRACE_S, "the attempt is over")\n', "            pass\n",
+        "        if not part.ended:\n            post_stop(transaction, part, command.grace_s",
+        "        if part.started and not part.ended:\n            post_stop(transaction, part, command.grace_s",
     ),
     # -------------------------------------------------------------------------------- leases and fences
     PlantedBug(
@@ -647,6 +648,8 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
         "gang_runs_with_its_first_part", "gang_goes_on_without_a_part_that_failed",
         "gang_goes_on_without_a_part_that_vanished", "ranks_of_parts_numbered_alike", "start_of_a_gang_that_broke",
         "reports_of_an_ended_part_taken", "any_part_may_commit", "a_stopped_part_is_blamed",
+        "refused_gang_gives_up_places_of_parts_that_begin", "late_call_believed",
+        "other_parts_of_a_closed_attempt_not_stopped",
     ),
     f"{_LIVE}/test_agent_identity.py": (
         "reports_of_a_new_agent_taken_for_old", "withdrawn_before_it_was_ordered",
@@ -660,7 +663,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     f"{_LIVE}/test_checkpoint_records.py": (
         "older_checkpoint_replaces_newer", "a_torn_checkpoint_costs_all",
     ),
-    f"{_LIVE}/test_secrets.py": ("jobs_start_without_their_secrets",),
+    f"{_LIVE}/test_secrets.py": ("jobs_start_without_their_secrets", "secrets_left_out_of_starts"),
     f"{_LIVE}/test_admission.py": (
         "jobs_that_ended_stay_counted", "jobs_of_before_a_restart_not_counted", "one_user_has_all_jobs",
     ),

@@ -5,7 +5,7 @@ administrators have none. What a job does not state comes from its project (`Job
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator
 
@@ -35,6 +35,25 @@ class Caps(RequestBody):
     may_pin: bool | None = None
     max_weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
     max_value_usd_per_h: _Amount | None = None
+
+    @classmethod
+    def lowest(cls, *given: "Caps") -> "Caps":
+        """Returns the caps that hold where all of these do."""
+        found: dict[str, Any] = {}
+        for name in cls.model_fields:
+            said = [value for caps in given if (value := getattr(caps, name)) is not None]
+            found[name] = min(said) if said else None
+        return cls(**found)
+
+
+class _CappedSettings(RequestBody):
+    """Settings with caps."""
+
+    caps: Caps = Caps()
+
+    def without_what(self, later: Self) -> Self:
+        """Returns these settings without what the later ones do not allow: the lower caps."""
+        return self.model_copy(update={"caps": Caps.lowest(self.caps, later.caps)})
 
 
 class JobDefaults(RequestBody):
@@ -83,14 +102,14 @@ class UserSettings(RequestBody):
         default_factory=lambda: ["default"]
     )
 
-    def without_what(self, later: "UserSettings") -> "UserSettings":
+    def without_what(self, later: Self) -> Self:
         """Returns these settings without what the later ones do not give: the lower role, and the projects of both.
 
         Where they have no project in common, the later ones'. Raises ValueError for a role that is not known.
         """
         common = common_projects(tuple(self.projects), tuple(later.projects))
         role = min(self.role, later.role, key=lambda role: ROLES.index(role.lower()))
-        return UserSettings(role=role, projects=list(common) or later.projects)
+        return type(self)(role=role, projects=list(common) or later.projects)
 
 
 def common_projects(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,20 +119,17 @@ def common_projects(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[st
     return second if ALL_PROJECTS in first else tuple(project for project in first if project in second)
 
 
-class ProjectSettings(RequestBody):
+class ProjectSettings(_CappedSettings):
     """The settings for the jobs of a project."""
 
-    caps: Caps = Caps()
     defaults: JobDefaults = JobDefaults()
     share: ProjectShare = ProjectShare()
     #: The terms of its users relative to each other, by name.
     users: Annotated[dict[ShownName, ShareTerms], Field(max_length=10_000)] = Field(default_factory=dict)
 
 
-class RoleSettings(RequestBody):
+class RoleSettings(_CappedSettings):
     """The caps (priority, weight, preemptibility) of jobs that users with a role may submit."""
-
-    caps: Caps = Caps()
 
 
 #: What a role may ask for in a new cluster. A high priority stops other people's jobs, and `preemptible: false` keeps

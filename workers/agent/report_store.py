@@ -19,7 +19,7 @@ import fcntl
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -407,7 +407,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
             db.execute("ROLLBACK")
 
 
-MAX_PER_CALL = 500
+MAX_PER_CALL, _ALL = 500, 1 << 31
 #: Seconds after which a start is told by itself.
 TELL_STARTS_S = 0.05
 #: Largest number of heartbeats between two attempts to write on a full disk.
@@ -453,18 +453,24 @@ class ReportOutbox:
 
     def advance_journal(self, key: AttemptKey, offset: int, reports: Sequence[AnyReport]) -> None:
         self._store.advance_journal(key, offset, reports)
-        for report in reports:
-            if report.type == "committed":
-                self._unrecorded.append((report.report_id, key, report.manifest.digest))
+        self._note_commits(reports)
         if reports:
             self.urgent.set()
+
+    def _note_commits(self, reports: Iterable[AnyReport]) -> None:
+        for report in reports:
+            if report.type == "committed":
+                self._unrecorded.append((report.report_id, AttemptKey.of(report), report.manifest.digest))
 
     def tell_again(self, bringing: Collection[AttemptKey]) -> bool:
         """Queues acknowledged reports again, because a restored server may have lost them.
 
         `bringing`: as `AgentStore.tell_again`. Returns whether they are stored, so that a later agent would tell them.
         """
-        log.info("the server was restored: %d reports are told again", self._store.tell_again(bringing))
+        count = self._store.tell_again(bringing)
+        log.info("the server was restored: %d reports are told again", count)
+        self._unrecorded = []
+        self._note_commits(self._store.reports(_ALL))
         self.urgent.set()
         return self._store.flush()
 

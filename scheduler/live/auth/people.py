@@ -117,12 +117,7 @@ class People:
         """Returns the caps on what the caller may ask for in the project: the lower of the role's and the project's."""
         if caller.role is UserRole.ADMIN:
             return Caps()
-        given = (self._role_caps(caller.role), self.settings_of(project).caps)
-        found: dict[str, Any] = {}
-        for name in Caps.model_fields:
-            said = [value for value in (getattr(caps, name) for caps in given) if value is not None]
-            found[name] = min(said) if said else None
-        return Caps(**found)
+        return Caps.lowest(self._role_caps(caller.role), self.settings_of(project).caps)
 
     def refusal(self, caller: UserCaller, project: str, asked: str, value: Any) -> Refusal | None:
         """Returns why the caller may not ask for this value of a field in the project; None if the caller may.

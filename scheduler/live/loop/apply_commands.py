@@ -250,9 +250,6 @@ def current_attempt(transaction: Transaction, job_id: JobId, number: int) -> Liv
 
 log = logging.getLogger(__name__)
 
-#: A part that outlives its attempt has nothing left to save, so it is stopped without grace, seconds.
-_NO_GRACE_S = 0.0
-
 
 def emit(transaction: Transaction, event: Event) -> None:
     """Give an event to the core, record both it and the commands, and apply the commands to the live state."""
@@ -426,7 +423,7 @@ def _lease_attempt(transaction: Transaction, job: LiveJob, number: int, placemen
 
 
 def _close_attempt(transaction: Transaction, attempt: LiveAttempt) -> None:
-    """Record the end of an attempt, and stop its parts that may still be alive."""
+    """Record the end of an attempt. Parts that may still be alive were told to stop when it was revoked."""
     attempt.row.ended_at = transaction.at
     for part in attempt.parts.values():
         if part.ended:
@@ -434,8 +431,6 @@ def _close_attempt(transaction: Transaction, attempt: LiveAttempt) -> None:
         node = transaction.state.nodes[part.node_id]
         node.expected.discard((part.job_id, part.attempt))
         transaction.effects.woken.add(part.node_id)
-        if part.ordered:
-            post_stop(transaction, part, _NO_GRACE_S, "the attempt is over")
     transaction.attempt_changed(attempt)
 
 

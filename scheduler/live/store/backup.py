@@ -4,7 +4,8 @@ A backup is a folder of the same layout, copied while the server runs: the datab
 one instant), and of the rest what `FOLDER_ENTRIES` says. A restore begins a new incarnation of the cluster and
 renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
 a number above those. What was withdrawn there stays so, as far as it can be read, since the backup may be older: tokens
-that were revoked, users who were removed, roles and projects that were taken from a user, addresses of notifications.
+that were revoked, users who were removed, roles and projects that were taken from a user, addresses of notifications,
+caps of roles and projects that were lowered.
 """
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, InBackup
 from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
@@ -25,10 +27,11 @@ from scheduler.live.store.sqlite_store import (
     find_page_damage,
     put_aside,
 )
+from scheduler.live.store.table_declaration import TABLES
 from scheduler.live.store.table_rows import PeopleRow
 from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, UserError
-from walras.resources.people import UserSettings
+from walras.resources.people import FIRST_ROLES, ProjectSettings, RoleSettings, UserSettings
 
 _ALL_COPIED = {InBackup.COPIED, InBackup.WITH_LOGS}
 #: A check reports less free disk space than this, bytes.
@@ -44,7 +47,7 @@ class BackupReport:
     last_job_id: int
     files: tuple[str, ...]
     #: Of a restore: whether all tokens that the database before it had revoked are revoked here too, and whether all
-    #: rights that it had taken from users are taken from them here.
+    #: rights that it had taken from people are taken from them here.
     keeps_revocations: bool = False
     keeps_removals: bool = False
 
@@ -55,12 +58,12 @@ class _Withdrawals:
 
     #: (Unix time, hash) of each revoked token; None: they cannot be read.
     tokens: list[tuple[float, str]] | None = None
-    #: As they are to be.
-    users: Sequence[PeopleRow] = ()
+    #: Users, roles and projects as they are to be.
+    people: Sequence[PeopleRow] = ()
     #: Numbers of the addresses of notifications that are gone.
     channels: Sequence[int] = ()
-    #: Whether all users and addresses could be read.
-    has_all_users: bool = False
+    #: Whether all people and addresses could be read.
+    has_all_people: bool = False
 
 
 def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
@@ -118,11 +121,12 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
     finally:
         lock.release()
     files = "walras.db", *copied
-    keeps = withdrawn.tokens is not None, withdrawn.has_all_users
+    keeps = withdrawn.tokens is not None, withdrawn.has_all_people
     return BackupReport(data, head.commits, head.last_job_id, files, *keeps)
 
 
-_OF_USERS = "SELECT kind, name, body, changed_at, changed_by, removed FROM people WHERE kind = 'user'"
+_OF_PEOPLE = "SELECT kind, name, body, changed_at, changed_by, removed FROM people"
+_SETTINGS = {"user": UserSettings, "project": ProjectSettings, "role": RoleSettings}
 
 
 def _withdrawals(data: Path, backup: Path) -> _Withdrawals:
@@ -132,12 +136,17 @@ def _withdrawals(data: Path, backup: Path) -> _Withdrawals:
         with _reading(data) as later, _reading(backup) as older:
             tokens = later.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL").fetchall()
             found = replace(found, tokens=tokens)
-            known = {row.name: row for row in _users(later)}
-            users = [_without(row, known[row.name]) for row in _users(older) if row.name in known]
-            kept = [row for row in users if row is not None]
+            first, kept, has_all = _people(older), [], True
+            for key, row in _people(later).items():
+                if key not in first and row.kind == "user":
+                    continue
+                before = first.get(key) or _as_at_first(row)
+                after = _without(before, row)
+                has_all &= after is not None
+                kept += [after] if after is not None and after != before else []
             gone = _channels(older) - _channels(later)
             channels = [number for number, _, _ in gone]
-            return _Withdrawals(tokens, kept, channels, has_all_users=len(kept) == len(users))
+            return _Withdrawals(tokens, kept, channels, has_all_people=has_all)
     except (sqlite3.DatabaseError, UserError):  # damaged, or of a release with other tables
         return found
 
@@ -146,18 +155,28 @@ def _channels(connection: sqlite3.Connection) -> set[tuple[int, str, str]]:
     return set(connection.execute("SELECT channel_id, user, shown FROM channels"))
 
 
-def _users(connection: sqlite3.Connection) -> list[PeopleRow]:
-    found = (PeopleRow(*values) for values in connection.execute(_OF_USERS))
-    return [replace(row, removed=bool(row.removed)) for row in found]
+def _people(connection: sqlite3.Connection) -> dict[tuple[str, str], PeopleRow]:
+    found = (PeopleRow(*values) for values in connection.execute(_OF_PEOPLE))
+    rows = (_as_at_first(row) if row.removed and row.kind != "user" else row for row in found)
+    return {(row.kind, row.name): replace(row, removed=bool(row.removed)) for row in rows}
+
+
+def _as_at_first(row: PeopleRow) -> PeopleRow:
+    """Returns the row of a role or a project that nobody has set."""
+    settings = FIRST_ROLES.get(row.name) if row.kind == "role" else None
+    body = (settings or _SETTINGS.get(row.kind, RoleSettings)()).model_dump_json()
+    return replace(row, body=body, removed=False)
 
 
 def _without(row: PeopleRow, later: PeopleRow) -> PeopleRow | None:
-    """Returns a user's row without what a later one has taken from the user; None if it is not understood."""
+    """Returns a row without what a later one has taken from whom it is of; None if it is not understood."""
     try:
-        before, after = (UserSettings.model_validate_json(each.body) for each in (row, later))
-        kept, is_removed = before.without_what(after), row.removed or later.removed
-    except ValueError:  # of another release
+        settings: Any = _SETTINGS[row.kind]
+        before, after = (settings.model_validate_json(each.body) for each in (row, later))
+        kept = before.without_what(after)
+    except (KeyError, ValueError):  # of another release
         return None
+    is_removed = row.removed or (later.removed and row.kind == "user")
     if (kept, is_removed) == (before, row.removed):
         return row
     return replace(later, body=kept.model_dump_json(), removed=is_removed)
@@ -166,10 +185,7 @@ def _without(row: PeopleRow, later: PeopleRow) -> PeopleRow | None:
 def _withdraw(connection: sqlite3.Connection, known: _Withdrawals) -> None:
     revoked = "UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL"
     connection.executemany(revoked, known.tokens or ())
-    connection.executemany(
-        "UPDATE people SET body = ?, changed_at = ?, changed_by = ?, removed = ? WHERE kind = ? AND name = ?",
-        [(row.body, row.changed_at, row.changed_by, row.removed, row.kind, row.name) for row in known.users],
-    )
+    TABLES[PeopleRow].write(connection, known.people)
     connection.executemany("DELETE FROM channels WHERE channel_id = ?", [(number,) for number in known.channels])
 
 

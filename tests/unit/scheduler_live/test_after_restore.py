@@ -11,6 +11,7 @@ from scheduler.core.events import JobHeld, JobReleased
 from scheduler.live.assembly import settings_for_cluster
 from scheduler.live.loop.event_loop import LiveSettings
 from scheduler.live.loop.recurring_steps import keep_core_state
+from scheduler.live.store.backup import back_up, restore
 from scheduler.live.store.data_folder import LogPlace, LogStore
 from scheduler.live.store.event_journal import replay_journal
 from tests.support.live_world import FIFO, FakeAgent, World, world
@@ -417,3 +418,40 @@ async def test_an_elastic_job_keeps_the_speeds_that_others_measured(tmp_path: Pa
         await again.advance(10.0)
         assert again.live_state.jobs[second].attempt.row.accelerators == size
         assert replay_journal(again.server.store.journal()).identical
+
+
+async def test_checkpoints_keep_their_order_over_two_restores(tmp_path: Path) -> None:
+    """What is told again comes after what the backup has, and what comes late is none. The tables say the same."""
+    data, names = tmp_path / "data", [f"{number:064x}" for number in range(6)]
+
+    def saved(step: int) -> dict[str, Any]:
+        told = agent.committed(job_id, 1, float(step))
+        return told | {"manifest": told["manifest"] | {"content": names[step]}}
+
+    def check(w: World, newest: int, before: int, superseded: set[int]) -> None:
+        job = w.live_state.jobs[job_id]
+        assert [each.content for each in (job.checkpoint, job.earlier_checkpoint)] == [names[newest], names[before]]
+        assert set(w.server.store.checkpoint_content(0.0)) == {names[newest], names[before]}
+        assert set(w.server.store.superseded_checkpoints(1e9)) == {(names[each], "") for each in superseded}
+
+    async with world(data) as w:
+        agent, job_id = await w.running(_WHOLE, named=True)
+        for step in range(3):
+            await agent.beat(saved(step))
+        back_up(data, tmp_path / "first")
+        await agent.beat(saved(3))
+        check(w, 3, 2, {0, 1})
+    restore(tmp_path / "first", data, replace=True)
+    async with world(data) as w:
+        check(w, 2, 1, {0})
+        await _meet(agent, w, saved(3))
+        check(w, 3, 2, {0, 1})
+        back_up(data, tmp_path / "second")
+        for step in (4, 5):
+            await agent.beat(saved(step))
+    restore(tmp_path / "second", data, replace=True)
+    async with world(data) as w:
+        await _meet(agent, w, saved(5), saved(4), saved(3))
+        check(w, 5, 3, {0, 1, 2})
+    async with world(data) as w:
+        check(w, 5, 3, {0, 1, 2})

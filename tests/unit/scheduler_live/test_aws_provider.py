@@ -22,6 +22,7 @@ from scheduler.live.auth.access_control import EnrolmentTokens
 from scheduler.live.providers.aws_provider import AwsProvider, Ec2Calls, classify_ec2_error
 from scheduler.live.providers.machine_boot import boot_script, packed_wheel
 from scheduler.live.providers.provisioning import MarketWatch
+from scheduler.live.store.backup import back_up, restore
 from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
@@ -438,6 +439,7 @@ async def test_a_region_that_does_not_answer_hinders_no_other(regions: Shop, mon
     assert (len(await east.describe()), len(await west.describe())) == (1, 0)
 
 
+@pytest.mark.sql
 async def test_a_pool_that_is_added_is_rented_in_the_region_of_its_zone(
     tmp_path: Path, two_regions: dict[str, Any]
 ) -> None:
@@ -709,3 +711,33 @@ async def test_only_a_machine_that_may_join_fetches_the_wheel(face: Face) -> Non
     answer = await face.call("GET", "/agent/v1/wheel", token=token)
     assert (answer.status, await answer.read()) == (200, packed_wheel().content)
     assert (await face.call("GET", "/agent/v1/wheel")).status in (401, 403, 404)
+
+
+@pytest.mark.sqlite_file
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_machine_of_a_further_region_goes_on_after_a_restore(
+    tmp_path: Path, two_regions: dict[str, Any], is_known: bool
+) -> None:
+    """Where the backup has its request; without one it is given back there, since nobody would pay for it."""
+    data = tmp_path / "data"
+    async with renting(data, two_regions) as (face, _):
+        if not is_known:
+            back_up(data, tmp_path / "backup")
+        token = await rent_one(face)
+        west: Any = face.world.assembled.providers["aws us-west-2"]
+        (machine,) = await west.describe()
+        if is_known:
+            back_up(data, tmp_path / "backup")
+        facts = {**FACTS, "market": "on_demand", "zone": "us-west-2b"}
+        await (await FakeAgent(face.world, machine.node_id, token, **facts).names_itself().register()).start_all()
+    restore(tmp_path / "backup", data, replace=True)
+    async with renting(data, two_regions) as (face, _):
+        server, west = face.world.server.providers, face.world.assembled.providers["aws us-west-2"]
+        await server.reconcile()
+        assert await server.janitor.sweep()
+        assert [each.token for each in await west.describe()] == ([token] if is_known else [])
+        if is_known:
+            agent = await FakeAgent(face.world, machine.node_id, token, **facts).names_itself().register()
+            assert [start.job_id for start in await agent.start_all()] == [1]
+            await server.reconcile()
+            assert len(await west.describe()) == 1

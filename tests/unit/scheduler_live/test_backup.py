@@ -25,7 +25,7 @@ from scheduler.live.store.table_rows import ChannelRow, JobRow, JournalRow, Peop
 from walras.cli.main import app
 from walras.errors import ConfigError, Conflict, NotFound
 from walras.job_request import JobId
-from walras.resources.people import UserSettings
+from walras.resources.people import Caps, JobDefaults, ProjectSettings, RoleSettings, UserSettings
 from walras.states import JobState
 
 pytestmark = pytest.mark.sql
@@ -144,6 +144,42 @@ def test_what_users_lost_after_the_backup_does_not_come_back(data: Path, tmp_pat
         assert _restored(data, tmp_path / "backup") == (kept, False)
         with contextlib.closing(SqliteStore(data)) as store:
             assert [row.user for row in store.load().rows(ChannelRow)] == ["same"]
+
+
+def _capped(kind: str, name: str, settings: ProjectSettings | RoleSettings, *, removed: bool = False) -> PeopleRow:
+    return PeopleRow(kind, name, settings.model_dump_json(), 1.0, "admin", removed)
+
+
+def test_caps_that_were_lowered_after_the_backup_stay_low(data: Path, tmp_path: Path) -> None:
+    """Of roles and projects, set before or not; what was raised, or given with the caps, is the backup's."""
+    low, high = Caps(max_priority=10, may_pin=False), Caps(max_priority=90, may_pin=True, max_weight=5.0)
+    given = {"defaults": JobDefaults(priority=5)}
+    then = [
+        _capped("role", "user", RoleSettings(caps=high)), _capped("role", "operator", RoleSettings(caps=low)),
+        _capped("project", "p", ProjectSettings(caps=high)), _capped("project", "q", ProjectSettings(caps=low)),
+        _capped("project", "gone", ProjectSettings(caps=low), removed=True),
+    ]  # fmt: skip
+    later = [
+        _capped("role", "user", RoleSettings(caps=low)), _capped("role", "operator", RoleSettings(caps=high)),
+        _capped("project", "p", ProjectSettings(caps=low, **given)),
+        _capped("project", "q", ProjectSettings(caps=low), removed=True),
+        _capped("project", "gone", ProjectSettings(caps=high)),
+        _capped("project", "new", ProjectSettings(caps=low)), _capped("project", "free", ProjectSettings()),
+    ]  # fmt: skip
+    with contextlib.closing(SqliteStore(data)) as store:
+        store.commit(WriteBatch(*then))
+        back_up(data, tmp_path / "backup")
+        store.commit(WriteBatch(*later))
+    lowest = low.model_copy(update={"max_weight": 5.0})
+    for _ in range(2):
+        assert _restored(data, tmp_path / "backup") == ({}, False)
+        with contextlib.closing(SqliteStore(data)) as store:
+            people = People.of(store.load().rows(PeopleRow))
+        assert people.projects == {
+            "p": ProjectSettings(caps=lowest), "q": ProjectSettings(caps=low), "gone": ProjectSettings(caps=high),
+            "new": ProjectSettings(caps=low),
+        }  # fmt: skip
+        assert (people.roles["user"].caps, people.roles["operator"].caps) == (lowest, lowest)
 
 
 def test_a_user_who_is_not_understood_hides_no_other(data: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from scheduler.live.store.event_journal import replay_journal
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from scheduler.live.store.table_rows import JournalRow
+from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent, World
 
 
@@ -95,6 +96,30 @@ async def test_steps_in_the_inbox_whose_callers_were_told_are_not_taken_later(w:
     disk.is_full = False
     await settle(w)
     assert len(taken) == 1
+
+
+async def test_a_batch_whose_later_turn_cannot_be_written_goes_on_from_there(face: Face) -> None:
+    """Sent again with its key, it has each job once: those of the turn before, and those of the turn that was stuck."""
+    disk = FullDisk(face.world)
+    commit = disk._commit
+
+    def fill(batch: WriteBatch) -> None:
+        commit(batch)
+        disk.is_full = True
+
+    disk._commit = fill
+    jobs = {"jobs": [{"run": "true", "hold": True}] * 40}
+    status, told = await face.json("POST", "/api/v1/jobs:batch", jobs, key="b1")
+    assert (status, told["code"]) == (503, "store_unavailable")
+    disk._commit, disk.is_full = commit, False
+    await settle(face.world)
+    known = len((await face.got("/jobs"))["items"])
+    assert 0 < known < 40
+    for _ in range(2):
+        status, told = await face.json("POST", "/api/v1/jobs:batch", jobs, key="b1")
+        assert (status, [item["id"] for item in told["items"]]) == (200, list(range(1, 41)))
+    assert len((await face.got("/jobs"))["items"]) == 40
+    assert replay_journal(face.world.server.store.journal()).identical
 
 
 async def test_leases_are_renewed_while_nothing_can_be_written(w: World, agent: FakeAgent) -> None:

@@ -304,6 +304,21 @@ async def test_a_gang_whose_prepared_part_was_lost_is_not_started_when_another_p
     assert w.live_state.jobs[JobId(job_id)].row.attempts == 2
 
 
+async def test_a_gang_that_did_not_get_ready_in_time_is_stopped_once_on_each_machine(w: World) -> None:
+    """The machine whose part is ready would keep it, and the silent one begin it when it comes back."""
+    first, second = [await FakeAgent(w, name).register() for name in ("n1", "n2")]
+    job_id = await w.submit({"resources": {"accelerators": "a:4"}, "num_nodes": 2})
+    for agent in (first, second):
+        await agent.beat()
+    await first.beat({"type": "prepared", "job_id": job_id, "attempt": 1, "address": "10.0.0.1", "port": 4321})
+    await w.advance(w.loop.core.ledger.policy.rules.prepare_timeout_s)
+    for agent in (first, second):
+        await agent.beat()
+        (stop,) = [each for each in agent.commands if isinstance(each, StopCommand)]
+        assert (stop.job_id, stop.attempt, stop.grace_s) == (job_id, 1, 0.0)
+    assert w.server.store.attempts(job_id)[0].state.value == "START_FAILED"
+
+
 async def test_a_machine_that_outlives_its_notice_takes_jobs_again(w: World, agent: FakeAgent) -> None:
     """The notice was late, or it was stopped and came back: ten minutes after the end that was told, if it is heard."""
     await agent.beat({"type": "notice", "gone_in_s": 10.0})

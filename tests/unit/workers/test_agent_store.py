@@ -196,6 +196,22 @@ def test_what_was_acknowledged_on_a_full_disk_is_told_to_a_restored_server(tmp_p
     store.close()
 
 
+def test_a_checkpoint_that_is_told_again_is_recorded_once_that_is_acknowledged(tmp_path: Path) -> None:
+    """Not with its number of before, which says nothing to a restored server."""
+    store = AgentStore(tmp_path)
+    outbox, key = ReportOutbox(store), AttemptKey(1, 1)
+    store.move_attempt(key, AttemptPhase.RUNNING)
+    manifest = Manifest(step=9.0, path="/c/1/step-9", digest="0" * 64)
+    saved = CommittedReport(report_id=outbox.next_id(), **key._asdict(), manifest=manifest)
+    outbox.advance_journal(key, 7, [saved])
+    outbox.batch()
+    outbox.tell_again(())
+    (again,) = (report for report in outbox.batch() if report.type == "committed")
+    assert outbox.acknowledge(again.report_id - 1) == []
+    assert outbox.acknowledge(again.report_id) == [(key, manifest.digest)]
+    store.close()
+
+
 def test_renumbered_reports_keep_their_order_and_wait_for_room(tmp_path: Path) -> None:
     """All that waits goes beyond the number, or nothing changes while the disk is full."""
     store = AgentStore(tmp_path)
