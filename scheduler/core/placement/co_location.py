@@ -157,8 +157,9 @@ def _separate_losing_pairs(cycle: Cycle) -> None:
 
 
 def _may_be_asked(cycle: Cycle, guest: JobRecord) -> bool:
-    until = guest.protected_from + cycle.policy.rules.protected_s
-    if cycle.now < until:
+    protected_s = cycle.policy.rules.protected_s
+    until = guest.protected_from + protected_s
+    if protected_s > 0 and cycle.now < until:
         if until < cycle.sharing.protected_until:
             cycle.sharing.protected_until = until
             cycle.timers.set(until, "protection")  # only wakes the core
