@@ -195,8 +195,8 @@ CROSSING_BUGS = (
         "limit_ignored_in_booked_window", _WINDOWS, "<= most and may_hold(cycle, job, pool, n))", "<= most)",
     ),
     PlantedBug(
-        "limit_ignored_by_owner", _RETURNS,
-        "> unused or not may_hold(cycle, job, pool, count):", "> unused:",
+        "limit_ignored_by_owner", _WHERE, "return not cycle.limits.are_asked or count <= cycle.limits.room(",
+        "return cycle.ledger.usage.owned.fits(cycle.ledger, job, pool, count) or count <= cycle.limits.room(",
     ),
     PlantedBug(
         "owner_stops_a_higher_class", _RETURNS,

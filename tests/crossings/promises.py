@@ -13,6 +13,7 @@ from random import Random
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.budget_limits import BudgetOwner, BudgetUnit
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import FLEET, Booking, BookingsDeclared, JobReprioritised, ShareLimit, SharesDeclared
 from scheduler.core.explain.pending_reasons import first_pending_reason
@@ -689,6 +690,18 @@ class Observer:
         cost = sum(meter.usd for meter in result.pools)
         if paid > cost + 0.01:
             self._break(f"the jobs pay {paid:.2f} USD, the machines cost {cost:.2f}")
+        self._accounts(result)
+
+    def _accounts(self, result: SimulationResult) -> None:
+        """What a project is told that it has spent is what its jobs cost."""
+        paid: defaultdict[str, float] = defaultdict(float)
+        for metrics in (*result.jobs, *result.unfinished):
+            paid[self._requests[metrics.job_id].project] += metrics.usd
+        for owner, account in self._core.cycle.spending.owned_accounts():
+            told, name = account.used_by(self._now), owner.project
+            is_of_project = name and owner == BudgetOwner(name) and account.unit is BudgetUnit.USD
+            if is_of_project and abs(told - paid[name]) > 0.01 + 0.01 * paid[name]:
+                self._break(f"project {name} is told that it has spent {told:.2f} USD, its jobs cost {paid[name]:.2f}")
 
     def _rents(self) -> None:
         """A machine is rented again only after a loss, or after an hour of use."""

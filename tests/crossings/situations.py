@@ -94,10 +94,13 @@ _LIMIT = 2
 _PROTECTED_OF = 4
 #: In one of so many a booking begins soon after the arrival of a job, and a drain soon before that of another.
 _SOON_OF = 2
+#: In one of so many that can rent, what is rented is faster than what is owned.
+_SLOW_OF = 3
 #: Rows that are drawn for each that is taken.
 _TRIED_ROWS = 3
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("bert"))
 _ROLES = Kind("rl")
+_TOOLS = (("container",),)
 _TYPES = ("a100", "v100", "k80")
 _SPEED = {"a100": 4.0, "v100": 2.0, "k80": 1.0}
 _POLICIES = {name: PolicySpec(name) for name in FEATURES["policy"]}
@@ -185,16 +188,20 @@ class _Drawn:
         self.row, self.seed, self.random = row, seed, Random(f"{seed}/crossing")
         one_machine = row["fleet"] == "one machine"
         is_behind = row["load"] == "behind a gang"
+        #: Jobs share accelerators only where there are not enough.
+        is_scarce = row["sharing"] == "pairs" and not is_behind
         machine = 8 if one_machine else 4 if is_behind else self.random.choice((2, 4))
+        machine = min(machine, 2) if is_scarce else machine
         types = {"one type": 1, "two types": 2, "three types": 3, "one machine": 1}[row["fleet"]]
+        names = _TYPES[::-1] if row["market"] != "none" and seed % _SLOW_OF == 0 else _TYPES
         self.owned = tuple(
             PoolModel(
                 Pool(PoolId(f"{name}/owned/default"), Shape(name, name, machine, 64.0, 2**36, 1.0, False, 2**34)),
                 machines=1
-                if one_machine or (row["load"] == "behind a gang" and not number)
-                else self.random.randint(1, 3),
+                if one_machine or (is_scarce and row["machines"] != "tools") or (is_behind and not number)
+                else max(self.random.randint(1, 3), 2 if row["machines"] == "tools" else 1),
             )
-            for number, name in enumerate(_TYPES[:types])
+            for number, name in enumerate(names[:types])
         )
         if row["switches"] == "racks":
             self.owned = racked(self.owned, seed)
@@ -203,7 +210,7 @@ class _Drawn:
 
     def situation(self) -> Situation:
         row, random = self.row, self.random
-        jobs = tuple(self._jobs())
+        jobs = self._jobs()
         costs = AttemptCosts(random.choice((2.0, 10.0)), None if row["stops"] == "do not save" else 1.0, 60.0)
         names = sorted({model.pool.shape.accelerator for model in (*self.owned, *self.rented)})
         speeds = {SpeedKey(kind, name): _SPEED[name] * random.uniform(0.7, 1.3) for kind in KINDS for name in names}
@@ -220,10 +227,13 @@ class _Drawn:
             seed=self.seed,
             shares=self._shares(),
         )
-        return Situation(row, self.seed, jobs, scenario, tuple(self._acts(jobs)))
+        acts = self._acts(jobs)
+        return Situation(row, self.seed, tuple(self._come_to_booking(jobs, acts)), scenario, tuple(acts))
 
     def _rented(self) -> tuple[PoolModel, ...]:
         market, name = self.row["market"], self.random.choice(_TYPES[:2])
+        if self.row["shares"] == "owned":  # of the type that a project owns
+            name = self.owned[0].pool.shape.accelerator
         zones = {"none": (), "zones": ("a", "b")}.get(market, ("a",))
         kind = Market.ON_DEMAND if market in ("on demand", "refusing") else Market.SPOT
         return tuple(
@@ -300,6 +310,21 @@ class _Drawn:
             found.append(self._job(number, at))
         return self._behind_a_gang(found) if self.row["load"] == "behind a gang" else found
 
+    def _come_to_booking(self, jobs: list[SimulatedJob], acts: Sequence[Event]) -> list[SimulatedJob]:
+        """The jobs; if a project has booked a machine, the last of them is the project's and comes while it has it.
+
+        If that machine lacks tools, the job needs them.
+        """
+        windows = [each for act in acts if isinstance(act, BookingsDeclared) for each in act.bookings if each.project]
+        last = jobs[-1]
+        if not windows or self.row["people"] == "one" or self.row["load"] == "behind a gang" or last.request.has_roles:
+            return jobs
+        later_s = max(windows[0].from_at + Random(f"{self.seed}/comes").uniform(5, 60) - last.at, 0.0)
+        request = replace(last.request, project=windows[0].project, deadline_at=last.request.deadline_at + later_s)
+        if self.row["machines"] == "tools":
+            request = replace(request, demands=(Demand(ANY_ACCELERATOR, 1),), sizes=(), tools=_TOOLS)
+        return [*jobs[:-1], replace(last, at=last.at + later_s, request=request, cancel_at=last.cancel_at + later_s)]
+
     def _behind_a_gang(self, jobs: list[SimulatedJob]) -> list[SimulatedJob]:
         """The jobs as a queue whose head reserves one machine as a whole, while its project and others hold it.
 
@@ -364,7 +389,7 @@ class _Drawn:
             budget_usd=(0.5, 0.1)[self.seed % 2] if row["budgets"] == "job" and random.random() < 0.5 else inf,
             max_runtime_s=(2.5, 1.2)[self.seed % 2] * length_s if row["limits"] == "run time" else inf,
             max_queue_s=6000.0 if row["limits"] == "queue time" else inf,
-            tools=(("container",),) if row["machines"] == "tools" and gang == 1 and name == ANY_ACCELERATOR else (),
+            tools=_TOOLS if row["machines"] == "tools" and gang == 1 and name == ANY_ACCELERATOR else (),
             shared=DeviceShare(2**33, 0.4) if shared else None,
         )
         if row["gangs"] == "roles" and (row["load"] != "behind a gang" or number > 4) and random.random() < 0.5:
@@ -415,7 +440,11 @@ class _Drawn:
         if row["changes"] == "priority":
             found.append(JobReprioritised(after, job.request.job_id, random.choice((10, 90))))
         if row["changes"] == "deadline":
-            found.append(JobDeadlineChanged(after, job.request.job_id, after + random.uniform(60, 3000)))
+            left_s = random.uniform(60, 3000)
+            if row["market"] != "none":  # soon, and for one that may not be stopped to move where it would be in time
+                job = next((each for each in jobs if not each.request.preemptible), job)
+                after, left_s = job.at + min(after - job.at, 60.0), left_s / 10
+            found.append(JobDeadlineChanged(after, job.request.job_id, after + left_s))
         if row["changes"] == "limit":
             declared = self._shares()
             project = "two" if row["shares"] == "owned" else job.request.project  # the owner

@@ -6,7 +6,7 @@ sooner together than one after the other by a margin: the sum of the fractions o
 (`pair_gain`) is at least `GAIN_LEAST`, and their memory fits the device. No other job loses a place by it. A pair whose
 measured sum is below `GAIN_KEPT` is separated: the guest is asked to save its work and leave, and the measurement keeps
 such jobs apart from then on. A guest moves to a free place that no job waits for, if that saves more than its restart
-costs.
+costs. Both wait for the end of the guest's protected time (`protected_s`).
 
 A policy's shares and plans do not model pairs: each of the two counts as holding the accelerator, and has the speed of
 its kind beside the other.
@@ -43,9 +43,10 @@ def settle_sharing(cycle: Cycle) -> None:
     Called after everything else of a round, when something changed, and at round ends.
     """
     sharing = cycle.sharing
-    if not (sharing.is_due or cycle.due.compares):
+    is_over = sharing.protected_until <= cycle.now
+    if not (sharing.is_due or cycle.due.compares or is_over):
         return
-    sharing.is_due = False
+    sharing.is_due, sharing.protected_until = False, inf if is_over else sharing.protected_until
     _separate_losing_pairs(cycle)
     _place_guests(cycle)
     _move_guests_out(cycle)
@@ -156,6 +157,13 @@ def _separate_losing_pairs(cycle: Cycle) -> None:
 
 
 def _may_be_asked(cycle: Cycle, guest: JobRecord) -> bool:
+    protected_s = cycle.policy.rules.protected_s
+    until = guest.protected_from + protected_s
+    if protected_s > 0 and cycle.now < until:
+        if until < cycle.sharing.protected_until:
+            cycle.sharing.protected_until = until
+            cycle.timers.set(until, "protection")  # only wakes the core
+        return False
     return not (may_be_stopped(cycle.ledger, guest, StopFor.PLACE) or may_be_stopped(cycle.ledger, guest, StopFor.TURN))
 
 

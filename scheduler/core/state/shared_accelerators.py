@@ -10,6 +10,7 @@ old state, so reports count again only once all of their windows are new (`count
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from math import inf
 
 from scheduler.core.state.fleet import Fleet, FleetMachine, Place
 from scheduler.core.state.job_classes import ResourceShape
@@ -92,6 +93,8 @@ class AcceleratorSharing:
     pairs: dict[JobId, SharedPair] = field(default_factory=dict)
     #: Whether something changed that may make a new pair, or end one.
     is_due: bool = False
+    #: When a guest that could leave is protected no longer; inf: none is kept by that.
+    protected_until: float = inf
     #: Of running jobs that agreed: windows of the attempt that are older than its present state; -1: unknown yet.
     _old_windows: dict[JobId, int] = field(default_factory=dict)
 

@@ -233,6 +233,20 @@ def test_a_guest_moves_to_a_free_place_that_nobody_waits_for() -> None:
     assert revoked(fleet.tell(ev.NodeJoined(fleet.at, NodeId("c2"), pool_id))) == {}
 
 
+def test_a_guest_keeps_its_place_for_its_protected_time() -> None:
+    """Neither a free place nor a pair that loses moves it earlier; it moves at the first round's end after that."""
+    fleet = pair_of(fleet_of(), willing(2, "y", busy=0.7))
+    fleet.tell(ev.PolicyChanged(fleet.at, PolicySpec("fifo"), replace(RULES, protected_s=100)))
+    pool_id, began_at = fleet.core.ledger.fleet.pools[0].pool.pool_id, fleet.at
+    stopped = [*fleet.tell(ev.NodeJoined(fleet.at, NodeId("c2"), pool_id)), *measured_pair(fleet, 6.0, 3.9)]
+    while fleet.at < began_at + 90.0:
+        fleet.at += 10.0
+        stopped += fleet.tell(ev.Woke(fleet.at))
+    assert revoked(stopped) == {}
+    fleet.at += 10.0
+    assert revoked(fleet.tell(ev.Woke(fleet.at))) == {2: Reason.POLICY_MOVED}
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_guest_goes_nowhere_it_may_not_be_and_is_put_beside_nobody_there(policy: str) -> None:
     """c2 is closed to job 2: a guest on c1, it is left alone though c2 is free; where c1 is closed, it is no guest."""
