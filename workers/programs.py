@@ -104,8 +104,9 @@ class TermTrap:
     has_wait: bool = False
     #: If it waits for one of its commands in the background alone: which of how many.
     awaited: tuple[int, int] | None = field(default=None, compare=False)
-    #: File names among the words of its trap on EXIT, and of functions that this calls.
+    #: File names among the words of its trap on EXIT, and of functions that this calls; those of its trap for SIGTERM.
     cleanup: frozenset[str] = field(default=frozenset(), compare=False)
+    calls: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def term_trap(text: str) -> TermTrap:
@@ -120,17 +121,29 @@ def term_trap(text: str) -> TermTrap:
     hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(commands))
     forwards = _does(text, actions, _SENDS) or (_does(text, actions, _EXITS) and _does(text, exit_actions, _SENDS))
     cleanup = frozenset(map(os.path.basename, _called(text, exit_actions)[1] if exit_actions else ()))
-    has_wait = _WAITS.search(text) is not None
-    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, has_wait, _awaited(text, commands), cleanup)
+    calls = frozenset(_called(text, actions)[1] if actions else ())
+    has_wait, awaited = _WAITS.search(text) is not None, _awaited(text, commands)
+    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, has_wait, awaited, cleanup, calls)
 
 
 def _awaited(text: str, commands: str) -> tuple[int, int] | None:
-    """Returns which command in the background a script waits for, by every `wait` in its text, and how many it has."""
+    """Returns which command in the background a script waits for, by every `wait` in its text, and how many it has.
+
+    None if a function starts one: those start in another order than that of the text.
+    """
+    functions = [found.start() for found in _FUNCTION.finditer(commands)]
+    ends = [found.start() for found in _END_OF_FUNCTION.finditer(commands)]
     names = set(_WAITS.findall(text))
     name = names.pop() if len(names) == 1 else ""
     starts = [found.start() for found in _STARTS.finditer(commands)]
     given = [found.start() for found in re.finditer(r"\bwait\b" if name == "!" else rf"\b{name}=\$!", commands)]
-    return (bisect(starts, given[0]), len(starts)) if name and len(given) == 1 else None
+    is_hidden = any(_last_before(start, functions) > _last_before(start, ends) for start in starts)
+    return (bisect(starts, given[0]), len(starts)) if name and len(given) == 1 and not is_hidden else None
+
+
+def _last_before(place: int, places: list[int]) -> int:
+    at = bisect(places, place)
+    return places[at - 1] if at else -1
 
 
 def _signal_names(names: str, tells_term: bool) -> frozenset[str]:
@@ -438,7 +451,9 @@ def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
         return replace(shell, handles_term=False, cleans_up=cleans_up)
     # A trap that is not in the text (of a script that came through a pipe) may pass the signal on.
     is_unknown = not trap.exists and shell.command not in _NEVER_TRAP
-    return replace(shell, forwards=trap.forwards or is_unknown)
+    paths = [os.path.join(f"/proc/{shell.pid}/cwd", name) for name in sorted(trap.calls)[:_NAMED_MOST]]
+    called = "" if trap.forwards else _read_in_time(lambda: _append_files("", paths), "")
+    return replace(shell, forwards=trap.forwards or is_unknown or _SENDS.search(called) is not None)
 
 
 def _pipe(pid: int, number: int) -> tuple[int, int] | None:
@@ -617,14 +632,14 @@ def _line_of(pid: int, known: Mapping[int, ProcessFacts]) -> list[int]:
 
 def is_own_code(facts: ProcessFacts) -> bool:
     """Returns whether a process runs what is named from its folder or written in its script: no tool, as for copies."""
-    is_script = facts.is_shell or _INTERPRETER.match(facts.command)
+    is_script = _INTERPRETER.match(facts.command) is not None
     option, name = _script(facts.words) if is_script else ("", "".join(facts.words[:1]))
     if option == "-m":
         return bool(_read_in_time(lambda: _code(facts.pid, facts.words), ""))
     with contextlib.suppress(OSError):
         name = name.removeprefix(os.readlink(f"/proc/{facts.pid}/cwd") + "/")
     is_named = is_script or "/" in name
-    return option == "-c" or (bool(is_named) and name[:1] != "/" and not _TOOL_FOLDERS & {*name.split("/")})
+    return option == "-c" or (is_named and name[:1] != "/" and not _TOOL_FOLDERS & {*name.split("/")})
 
 
 def _may_pass_on(facts: ProcessFacts) -> bool:

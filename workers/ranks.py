@@ -496,10 +496,11 @@ class Ranks:
     def _is_next_stage(self, found: Program) -> bool:
         """Returns whether a process saves after a stop at which nothing could: `python prepare.py; python train.py`.
 
-        It is code of the job's own: a tool may copy what was saved before the stop. So may what a trap on EXIT runs.
+        It is code of the job's own: a tool may copy what was saved before the stop, and so may a shell with a trap, or
+        what a trap on EXIT runs.
         """
         is_due = not (self._could_save or found.found.is_late or found.found.is_aside)
-        if not is_due or not found.facts.saves or not is_own_code(found.facts):
+        if not is_due or not found.facts.saves or found.facts.is_shell or not is_own_code(found.facts):
             return False
         traps = [each.facts for each in self._programs or () if each.facts.cleans_up and each.name in found.above]
         pids = [found.name.pid, *(name.pid for name in found.above)]

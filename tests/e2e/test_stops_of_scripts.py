@@ -108,9 +108,11 @@ def test_a_trap_is_found_in_functions_of_functions_and_of_scripts_that_cannot_be
     (tmp_path / "raises.py").write_text(RAISER)
     relay = "trap 'kill $P; wait $P; exit 85' TERM\npython raises.py & P=$!\nwait $P"
     (tmp_path / "relay.sh").write_text(relay)
+    (tmp_path / "tell.sh").write_text("kill $1\n")
     one, every = "one() { kill $1; wait $1; }", "every() { for p in $P; do one $p; done; exit 85; }"
     commands = {
         "by two functions": bash(f"{one}\n{every}\ntrap every TERM; python raises.py & P=$!; wait $P"),
+        "by another script": bash("trap 'sh ./tell.sh $P; wait $P || exit 85' TERM; python raises.py & P=$!; wait $P"),
         "on its standard input": bash("bash -s < relay.sh; exit $?"),
         "through a pipe": bash("cat relay.sh | bash"),
     }
@@ -337,7 +339,9 @@ def test_what_begins_after_a_stop_at_which_nothing_could_save_is_told(run: Run, 
     }
     commands = {name: ["bash", "-c", text] for name, text in told.items()}
     assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    (tmp_path / "copy.sh").write_text("trap 'exit 3' TERM; sleep 3; echo copied")
     copied = {
+        "a script": "python plain.py; sh ./copy.sh; exit 85",
         "a tool": "python plain.py; bin/copies; exit 85",
         "by its path": f"python plain.py; {tmp_path}/bin/copies; exit 85",
         "a trap": "trap 'python copy.py' EXIT; python plain.py; exit 85",

@@ -206,6 +206,8 @@ def test_what_a_trap_on_exit_runs_is_read_from_its_text() -> None:
         ("tb & A=$!; train & A=$!; wait $A", None),
         ("tb & train & wait $P", None),
         ("tb & train &", None),
+        ("run() { train & P=$!; wait $P; }; tb & run", None),
+        ("end() { kill $S; }; trap end EXIT; tb & S=$!; train & P=$!; wait $P", (2, 2)),
     ],
 )
 def test_which_command_a_script_waits_for_is_read_from_its_text(text: str, awaited: tuple[int, int] | None) -> None:
