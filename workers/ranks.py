@@ -500,7 +500,7 @@ class Ranks:
         what a trap on EXIT runs.
         """
         is_due = not (self._could_save or found.found.is_late or found.found.is_aside)
-        if not is_due or not found.facts.saves or found.facts.is_shell or not is_own_code(found.facts):
+        if not is_due or not found.facts.saves or not is_own_code(found.facts):
             return False
         traps = [each.facts for each in self._programs or () if each.facts.cleans_up and each.name in found.above]
         pids = [found.name.pid, *(name.pid for name in found.above)]
