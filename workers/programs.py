@@ -10,7 +10,8 @@ loader and compile workers get no signal. More rules:
 * A shell with a trap for SIGTERM is a program as well. A command that it runs in the background is left to the trap if
   it does not handle SIGTERM, or if the trap sends signals. Where bash may hide what it runs in the background, all that
   does not handle SIGTERM is.
-* What runs again as it did when it was stopped, started by the same process, is stopped too, then what starts it.
+* What runs again as it did when it was stopped, started by the same process, is stopped too, then what starts it. So
+  is the job's own code that begins to handle the signal after a stop of programs of which none could save.
 * Late, at three quarters of the grace, the signal goes to what was left to a trap, and to a shell with a trap on EXIT
   alone, which ends at it and cleans up.
 * A process that reads what another one of the attempt writes (`| tee log`) is a filter: it ends with its input. One
@@ -18,7 +19,8 @@ loader and compile workers get no signal. More rules:
 * What the signal would only kill waits for programs that save: a server or a mount in the background, of which they may
   be in need. It gets the signal once none of them is left and nothing new has started for a while.
 * So does what handles it, if a shell runs it in the background beside another program, in the foreground, that saves:
-  it ignores SIGINT or SIGQUIT, and is older than that. Late, it gets the signal.
+  it ignores SIGINT or SIGQUIT, and is older than that; so does what runs beside the one in the background for which
+  alone the shell waits. Late, it gets the signal.
 * What a program leaves that handles the signal is a program as well. If that one may have passed the signal on, by its
   text, it waits half of the remaining time; if it handles the signal no longer, it has had it.
 * Where nothing else is found, the first process itself is the program.
@@ -69,7 +71,10 @@ _SENDS = re.compile(rf"\b(pkill|killall|kill(?!\s+-0\b)(?!{_ONLY_ITSELF}))\b")
 _SENDS_IN_CODE = re.compile(r"\b(kill|killpg|terminate|send_signal)\b")
 #: What is in every text that handles a signal: `signal.signal(...)`, `$SIG{TERM} = ...`.
 _HANDLES_IN_CODE = re.compile(r"signal|SIG")
-_EXITS, _WAITS = re.compile(r"\bexit\b"), re.compile(r"\bwait\b")
+_EXITS = re.compile(r"\bexit\b")
+#: `wait`, or `wait "$TRAINER"` with the name of one command; and what puts a command into the background.
+_WAITS = re.compile(r"""\bwait\b(?:[ \t]+["']?\$\{?(\w+|!)\}?["']?[ \t]*(?:2>\S+[ \t]*)?(?=[;&|)}\n'"]|$))?""")
+_STARTS = re.compile(r"(?<![&>|<])&(?![&>])")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION = re.compile(rf"(?:^|[\s;])(?:function\s+)?({_WORD.pattern})\s*(?:\(\s*\)\s*)?\{{")
 #: A subshell, or what may be a function, in the background: `(cd x && train) > log 2>&1 &`, `train &`.
@@ -97,8 +102,11 @@ class TermTrap:
     hides_background: bool = False
     #: Whether it may wait for what it runs in the background.
     has_wait: bool = False
-    #: File names among the words of its trap on EXIT, and of functions that this calls.
+    #: If it waits for one of its commands in the background alone: which of how many.
+    awaited: tuple[int, int] | None = field(default=None, compare=False)
+    #: File names among the words of its trap on EXIT, and of functions that this calls; those of its trap for SIGTERM.
     cleanup: frozenset[str] = field(default=frozenset(), compare=False)
+    calls: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def term_trap(text: str) -> TermTrap:
@@ -113,7 +121,29 @@ def term_trap(text: str) -> TermTrap:
     hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(commands))
     forwards = _does(text, actions, _SENDS) or (_does(text, actions, _EXITS) and _does(text, exit_actions, _SENDS))
     cleanup = frozenset(map(os.path.basename, _called(text, exit_actions)[1] if exit_actions else ()))
-    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, _WAITS.search(text) is not None, cleanup)
+    calls = frozenset(_called(text, actions)[1] if actions else ())
+    has_wait, awaited = _WAITS.search(text) is not None, _awaited(text, commands)
+    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, has_wait, awaited, cleanup, calls)
+
+
+def _awaited(text: str, commands: str) -> tuple[int, int] | None:
+    """Returns which command in the background a script waits for, by every `wait` in its text, and how many it has.
+
+    None if a function starts one: those start in another order than that of the text.
+    """
+    functions = [found.start() for found in _FUNCTION.finditer(commands)]
+    ends = [found.start() for found in _END_OF_FUNCTION.finditer(commands)]
+    names = set(_WAITS.findall(text))
+    name = names.pop() if len(names) == 1 else ""
+    starts = [found.start() for found in _STARTS.finditer(commands)]
+    given = [found.start() for found in re.finditer(r"\bwait\b" if name == "!" else rf"\b{name}=\$!", commands)]
+    is_hidden = any(_last_before(start, functions) > _last_before(start, ends) for start in starts)
+    return (bisect(starts, given[0]), len(starts)) if name and len(given) == 1 and not is_hidden else None
+
+
+def _last_before(place: int, places: list[int]) -> int:
+    at = bisect(places, place)
+    return places[at - 1] if at else -1
 
 
 def _signal_names(names: str, tells_term: bool) -> frozenset[str]:
@@ -235,6 +265,8 @@ _SCRIPT_WRAPPERS = _names(
     pipenv hatch torch.distributed.run torch.distributed.launch accelerate.commands.launch
     accelerate.commands.accelerate_cli deepspeed.launcher.runner deepspeed.launcher.launch"""
 )
+#: Folders of installed tools.
+_TOOL_FOLDERS = _names("bin site-packages")
 _INTERPRETER = re.compile(r"^(python|pypy|perl|tclsh|expect)[0-9.]*[a-z]*$")
 #: Python's options that take a word of their own.
 _PYTHON_TAKES_WORD = ("-W", "-X", "--check-hash-based-pycs")
@@ -286,11 +318,8 @@ class ProcessFacts:
     cleans_up: bool = False
     #: Whether it is a shell whose trap passes SIGTERM on.
     forwards: bool = False
-    #: Whether it is a shell that may run what is below it in the background; and whether it may wait for that.
-    hides_background: bool = False
-    has_wait: bool = False
-    #: Names of what its trap on EXIT runs, if it is a shell that cleans up.
-    cleanup: frozenset[str] = frozenset()
+    #: What its text says, if it is a shell with several children or a trap.
+    text: TermTrap = TermTrap(False, False)
     #: Whether a container runtime started it for this attempt.
     is_contained: bool = False
     #: Where its code and its stack begin: the same for a process and its forks, another for each run of a program.
@@ -357,8 +386,7 @@ def read_processes(pids: Iterable[int]) -> dict[int, ProcessFacts]:
     children = Counter(facts.parent for facts in known.values())
     for pid, facts in known.items():
         if facts.is_shell and not facts.handles_term and not facts.cleans_up and children[pid] > 1:
-            text = term_trap(shell_text(pid, facts.words))
-            known[pid] = replace(facts, hides_background=text.hides_background, has_wait=text.has_wait)
+            known[pid] = replace(facts, text=term_trap(shell_text(pid, facts.words)))
     return known
 
 
@@ -416,14 +444,16 @@ def _is_in_sigwait(pid: int) -> bool:
 
 def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
     trap = term_trap(shell_text(shell.pid, shell.words))
-    shell = replace(shell, hides_background=trap.hides_background, has_wait=trap.has_wait)
+    shell = replace(shell, text=trap)
     ends_at_it = shell.command in _ALWAYS_HANDLE or handled & _ENDS_BASH == _ENDS_BASH
     if ends_at_it and not trap.exists:
         cleans_up = trap.on_exit or shell.command not in _ALWAYS_HANDLE
-        return replace(shell, handles_term=False, cleans_up=cleans_up, cleanup=trap.cleanup)
+        return replace(shell, handles_term=False, cleans_up=cleans_up)
     # A trap that is not in the text (of a script that came through a pipe) may pass the signal on.
     is_unknown = not trap.exists and shell.command not in _NEVER_TRAP
-    return replace(shell, forwards=trap.forwards or is_unknown)
+    paths = [os.path.join(f"/proc/{shell.pid}/cwd", name) for name in sorted(trap.calls)[:_NAMED_MOST]]
+    called = "" if trap.forwards else _read_in_time(lambda: _append_files("", paths), "")
+    return replace(shell, forwards=trap.forwards or is_unknown or _SENDS.search(called) is not None)
 
 
 def _pipe(pid: int, number: int) -> tuple[int, int] | None:
@@ -521,7 +551,7 @@ def _found_at(
             below = _put_aside(below, aside[child.pid])
         if has_trap and child.ignores_interrupt and not facts.ignores_interrupt:  # left to the trap
             below = [replace(each, is_late=each.is_late or facts.forwards) for each in below if each.facts.handles_term]
-        elif has_trap and facts.hides_background:
+        elif has_trap and facts.text.hides_background:
             below = [replace(each, is_late=each.is_late or not each.facts.handles_term) for each in below]
         found += below
     return found
@@ -536,16 +566,19 @@ def _run_aside(
 ) -> dict[int, int]:
     """Returns the children that a shell runs in the background while it waits for another one that saves, and that one.
 
-    They ignore SIGINT, and are older than that one. `shell`: None for orphans, beside first processes of ranks: where
-    one of these saves, all orphans (`redis-server --daemonize yes`, a mount) are in its background. What runs the same
-    program as one that the shell waits for is its like, not its helper.
+    They ignore SIGINT, and are older than that one, unless it is in the background too (`wait $TRAINER`). `shell`: None
+    for orphans, beside first processes of ranks: where one of these saves, all orphans (`redis-server --daemonize yes`,
+    a mount) are in its background. What runs the same program as one that the shell waits for is its like, not its
+    helper.
     """
-    if shell is not None and (shell.ignores_interrupt or (shell.hides_background and shell.has_wait)):
+    if shell is not None and (shell.ignores_interrupt or (shell.text.hides_background and shell.text.has_wait)):
         return {}
-    savers = list[ProcessFacts]()
+    awaited, savers = _awaited_child(shell, own), list[ProcessFacts]()
     for child in own:
         programs = (each.facts for each in at.get(child.pid, []) if not each.is_aside)
-        if not child.ignores_interrupt and any(facts.pid in clients or facts.saves for facts in programs):
+        if child.ignores_interrupt == (child is awaited) and any(
+            facts.pid in clients or facts.saves for facts in programs
+        ):
             savers.append(child)
     if not savers:
         return {}
@@ -562,12 +595,21 @@ def _run_aside(
     kinds = {each.facts.runs for child in ([last] if shell else savers) for each in at[child.pid]}
     found = {}
     for child in own:
-        is_hidden = shell is not None and shell.hides_background and last.reads not in child.writes
+        is_hidden = shell is not None and shell.text.hides_background and last.reads not in child.writes
         is_like = any(each.facts.runs in kinds for each in at.get(child.pid, []))
         is_hidden = is_hidden or (are_orphans_aside and child.pid not in firsts)
-        if (child.ignores_interrupt or is_hidden) and not is_like and (shell is None or child.started < last.started):
+        is_before = shell is None or last is awaited or child.started < last.started
+        if (child.ignores_interrupt or is_hidden) and not is_like and is_before:
             found[child.pid] = last.pid if shell else 0
     return found
+
+
+def _awaited_child(shell: ProcessFacts | None, own: list[ProcessFacts]) -> ProcessFacts | None:
+    """Returns the one process that a shell waits for, if it has put all of them into the background."""
+    if shell is None or shell.text.awaited is None or not all(child.ignores_interrupt for child in own):
+        return None
+    number, of_all = shell.text.awaited
+    return sorted(own, key=lambda child: child.started)[number - 1] if number > 0 and of_all == len(own) else None
 
 
 def _is_filter(facts: ProcessFacts, known: Mapping[int, ProcessFacts]) -> bool:
@@ -586,6 +628,18 @@ def _line_of(pid: int, known: Mapping[int, ProcessFacts]) -> list[int]:
         line[pid] = None
         pid = known[pid].parent
     return list(line)
+
+
+def is_own_code(facts: ProcessFacts) -> bool:
+    """Returns whether a process runs what is named from its folder or written in its script: no tool, as for copies."""
+    is_script = _INTERPRETER.match(facts.command) is not None
+    option, name = _script(facts.words) if is_script else ("", "".join(facts.words[:1]))
+    if option == "-m":
+        return bool(_read_in_time(lambda: _code(facts.pid, facts.words), ""))
+    with contextlib.suppress(OSError):
+        name = name.removeprefix(os.readlink(f"/proc/{facts.pid}/cwd") + "/")
+    is_named = is_script or "/" in name
+    return option == "-c" or (is_named and name[:1] != "/" and not _TOOL_FOLDERS & {*name.split("/")})
 
 
 def _may_pass_on(facts: ProcessFacts) -> bool:
@@ -650,10 +704,10 @@ class Program:
 
 def is_cleaning_up(shell: ProcessFacts, news: Iterable[int], pids: Iterable[int]) -> bool:
     """Returns whether one of the processes `news` is what the trap on EXIT of the shell above it runs."""
-    known = read_processes(pids) if shell.cleanup else {}
+    known = read_processes(pids) if shell.text.cleanup else {}
     for pid in news:
         if pid in known and shell.pid in _line_of(pid, known):
-            names = {known[pid].command, *map(os.path.basename, known[pid].words[:3])} & shell.cleanup
+            names = {known[pid].command, *map(os.path.basename, known[pid].words[:3])} & shell.text.cleanup
             if any(not _INTERPRETER.match(name) for name in names - _SHELLS - _NEVER_END):
                 return True
     return False

@@ -27,7 +27,7 @@ from walras.contract import EXIT_MACHINE_UNABLE
 from workers import processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
-from workers.programs import Program, command_line, handles_term, is_cleaning_up, programs_among
+from workers.programs import Program, command_line, handles_term, is_cleaning_up, is_own_code, programs_among
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 if TYPE_CHECKING:
@@ -264,6 +264,8 @@ class Ranks:
         self._programs: list[Program] | None = None
         #: All processes of that moment, and those that started since then and outlive ranks and programs.
         self._before: frozenset[processes.ProcessName] = frozenset()
+        #: Whether one of the programs of that moment could save.
+        self._could_save = True
         self._newcomers: list[processes.ProcessName] = []
         #: Whether what ended programs left is looked for.
         self._inherits = False
@@ -343,6 +345,7 @@ class Ranks:
             self.signal_all(signal.SIGCONT)
             self._programs = programs_among(self._pids(), clients, [rank.pid for rank in self.all])
             self._before = frozenset(self._names())
+            self._could_save = bool(self._savers(clients))
         elif is_late and is_stop:
             self._is_late = True
             self._take_up_restarts(self._names(), clients)
@@ -401,7 +404,8 @@ class Ranks:
                 told |= {pid: told.get(pid, False) or program.may_pass_on for pid in program.below}
                 handlers |= {pid for pid, is_handler in program.below.items() if is_handler}
                 program.below = {}
-            if program.is_told:  # a second stop may leave less time
+            was_left = program.found.is_late and program.facts.handles_term and told.get(program.name.pid, False)
+            if program.is_told or was_left:  # a second stop may leave less time
                 program.due_at = min(program.due_at, (now + kill_at) / 2)
             if now >= program.due_at and not program.was_signalled:
                 program.signal()
@@ -447,19 +451,20 @@ class Ranks:
         """
         ended = [each for each in self._programs or () if not each.name.is_alive]
         news, words = self._news(names), {each.facts.words for each in ended}
-        if not ((self._is_late and ended and news) or _is_any_run(news, words)):
+        is_any_taken = ended and news and (self._is_late or not self._could_save)
+        if not (is_any_taken or _is_any_run(news, words)):
             return
         for found in programs_among(self._pids(), clients):
             same = [each for each in ended if self._is_next_run(found, each)]
-            if not same or not self._news([found.name]):
+            if not self._news([found.name]) or not (same or self._is_next_stage(found)):
                 continue
             savers = [each for each in self._savers(clients) if each.name not in found.above]
-            found.waits = all(each.waits for each in same)
+            found.waits = bool(same) and all(each.waits for each in same)
             if found.waits and savers:
                 self._beside_savers.add(found.name)
             if found.waits and found.name in self._beside_savers and not self.have_all_ended:
                 continue
-            found.restarts = 1 + max(each.restarts for each in same)
+            found.restarts = 1 + max((each.restarts for each in same), default=0)
             self._programs = [*(self._programs or ()), found]
             if not found.waits and found.pids.isdisjoint(clients):
                 found.signal()
@@ -490,6 +495,19 @@ class Ranks:
         if is_fork and processes.image_of(starter.pid) != found.facts.image:  # its program forked it to save
             return False
         return is_same or is_like
+
+    def _is_next_stage(self, found: Program) -> bool:
+        """Returns whether a process saves after a stop at which nothing could: `python prepare.py; python train.py`.
+
+        It is code of the job's own: a tool may copy what was saved before the stop, and so may a shell with a trap, or
+        what a trap on EXIT runs.
+        """
+        is_due = not (self._could_save or found.found.is_late or found.found.is_aside)
+        if not is_due or not found.facts.saves or not is_own_code(found.facts):
+            return False
+        traps = [each.facts for each in self._programs or () if each.facts.cleans_up and each.name in found.above]
+        pids = [found.name.pid, *(name.pid for name in found.above)]
+        return not any(is_cleaning_up(shell, [found.name.pid], pids) for shell in traps)
 
     def _stop_starter(self, starter: processes.ProcessName, clients: Collection[int]) -> None:
         """Signals, once, what has started a program again and again, unless it is a program that was stopped."""

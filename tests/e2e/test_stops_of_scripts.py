@@ -1,6 +1,7 @@
 """What shells, their traps and what they run beside or after a program do at its stop: with real processes."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,9 +108,11 @@ def test_a_trap_is_found_in_functions_of_functions_and_of_scripts_that_cannot_be
     (tmp_path / "raises.py").write_text(RAISER)
     relay = "trap 'kill $P; wait $P; exit 85' TERM\npython raises.py & P=$!\nwait $P"
     (tmp_path / "relay.sh").write_text(relay)
+    (tmp_path / "tell.sh").write_text("kill $1\n")
     one, every = "one() { kill $1; wait $1; }", "every() { for p in $P; do one $p; done; exit 85; }"
     commands = {
         "by two functions": bash(f"{one}\n{every}\ntrap every TERM; python raises.py & P=$!; wait $P"),
+        "by another script": bash("trap 'sh ./tell.sh $P; wait $P || exit 85' TERM; python raises.py & P=$!; wait $P"),
         "on its standard input": bash("bash -s < relay.sh; exit $?"),
         "through a pipe": bash("cat relay.sh | bash"),
     }
@@ -282,6 +285,8 @@ def test_what_a_script_runs_beside_its_program_outlives_the_save(run: Run, tmp_p
         "an orphan": f"(python ../server.py &); {ready}; {needs}; echo after; exit 85",
         "nested": f"bash -euc 'python ../server.py & S=$!; {ready}; {needs}; kill $S'; echo after; exit 85",
         "twice": f"python ../server.py & S=$!; {ready}; for n in 1 2; do {needs}; done; {end}",
+        "awaited": f"python ../server.py & S=$!; {ready}; {needs} & T=$!; wait $T; {end}",
+        "awaited, nobody": f"python ../server.py & {ready}; {needs} & wait $!; echo after; exit 85",
     }
     commands = {}
     for number, (name, text) in enumerate(texts.items()):
@@ -315,3 +320,42 @@ def test_programs_in_the_background_that_save_are_told_in_time(run: Run, tmp_pat
     }
     for name, attempt in run(beside, ups=2, stop_s=16.0).items():
         assert "other saved\n" in said(attempt), (name, said(attempt))
+
+
+def test_what_begins_after_a_stop_at_which_nothing_could_save_is_told(run: Run, tmp_path: Path) -> None:
+    """Once it handles the signal: a script without `-e` goes on from its preparation to its training, which saves."""
+    copies = "import signal, time\nsignal.signal(15, lambda *_: exit(3))\ntime.sleep(3); print('copied', flush=True)\n"
+    (tmp_path / "copy.py").write_text(copies)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/copies").write_text(f"#!{sys.executable}\n{copies}")
+    (tmp_path / "bin/copies").chmod(0o755)
+    told = {
+        "the next": f"python plain.py; {SAVE}; exit $?",
+        "of a trap on EXIT": f"trap 'rm -f scratch' EXIT; python plain.py; {SAVE}; exit $?",
+        "of its shell": f"python plain.py; bash -c '{SAVE}; exit $?'; exit $?",
+        "a module": "python plain.py; python -m save; exit $?",
+        "in the background": f"python plain.py; {SAVE} & wait $!; exit $?",
+        "by its path": f"python plain.py; python {tmp_path}/save.py; exit $?",
+    }
+    commands = {name: ["bash", "-c", text] for name, text in told.items()}
+    assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    (tmp_path / "copy.sh").write_text("trap 'exit 3' TERM; sleep 3; echo copied")
+    copied = {
+        "a script": "python plain.py; sh ./copy.sh; exit 85",
+        "a tool": "python plain.py; bin/copies; exit 85",
+        "by its path": f"python plain.py; {tmp_path}/bin/copies; exit 85",
+        "a trap": "trap 'python copy.py' EXIT; python plain.py; exit 85",
+    }
+    for name, attempt in run({name: ["bash", "-c", text] for name, text in copied.items()}).items():
+        assert (ends({name: attempt})[name][2], "copied\n" in attempt.output()) == (85, True), (name, said(attempt))
+
+
+def test_what_a_trap_left_is_told_in_time(run: Run, tmp_path: Path) -> None:
+    """A server that the trap does not tell: after half of what remained when the script had ended."""
+    (tmp_path / "server.py").write_text("import os, signal; signal.signal(15, lambda *_: os._exit(0)); signal.pause()")
+    trap = "trap 'kill $T; wait $T; exit 85' TERM"
+    commands = {"a server": bash(f"python server.py & {trap}; {SAVE} & T=$!; wait $T; exit 85")}
+    stopped = run(commands, stop_s=40.0, env={"SAVE_S": "0.1"})
+    assert ends(stopped) == dict.fromkeys(commands, (1, 1, 85, None))
+    (stopping,), (ended,) = (stopped["a server"].events(kind) for kind in ("stopping", "ended"))
+    assert ended["at"] - stopping["at"] < 28.0

@@ -19,7 +19,8 @@ from workers.programs import ProcessFacts, TermTrap, find_programs, read_process
 
 #: Number, parent and command line of each process (`~` is a space); `+` handles SIGTERM, `&` runs in the background,
 #: `!` has the handlers of a runtime, `%` is a shell with a trap on EXIT, `>` one whose trap sends signals, `?` one that
-#: hides what it runs in the background, `w` one that may wait for that.
+#: hides what it runs in the background, `w` one that may wait for that, `f` and `s` one that waits for the first or the
+#: second of two alone.
 #: Then the programs; those that are signalled late are negative, those after what they are beside are strings.
 TREES = {
     "a program": ("1 0 python train.py", [1]),
@@ -57,6 +58,12 @@ TREES = {
     "beside what cannot save": ("1 0 bash x; 2 1 & + python tb.py; 3 1 python a.py", [2, 3]),
     "beside a runtime's handlers": ("1 0 bash x; 2 1 & + python tb.py; 3 1 + ! rclone", [2, 3]),
     "both in the background": ("1 0 bash x; 2 1 & + python tb.py; 3 1 & + python a.py", [2, 3]),
+    "the second awaited": ("1 0 s bash x; 2 1 & + python tb.py; 3 1 & + python a.py", ["2", 3]),
+    "the first awaited": ("1 0 f bash x; 2 1 & + python a.py; 3 1 & + python tb.py", [2, "3"]),
+    "awaited, the same program": ("1 0 s bash x; 2 1 & + python a.py 1; 3 1 & + python a.py 2", [2, 3]),
+    "awaited, cannot save": ("1 0 s bash x; 2 1 & + python tb.py; 3 1 & python a.py", [2, 3]),
+    "awaited, of more than there are": ("1 0 s bash x; 3 1 & + python a.py", [3]),
+    "awaited, while one is in front": ("1 0 s bash x; 2 1 & + python a.py; 3 1 + python b.py", ["2", 3]),
     "started after it": ("1 0 bash x; 2 1 + python a.py; 3 1 & + python b.py", [2, 3]),
     "the same program twice": ("1 0 bash x; 2 1 & + python a.py 1; 3 1 + python a.py 2", [2, 3]),
     "a hidden server": ("1 0 ? bash x; 2 1 + python tb.py; 3 1 + python a.py", ["2", 3]),
@@ -85,10 +92,12 @@ def read(tree: str) -> dict[int, ProcessFacts]:
     known = {}
     for line in tree.split(";"):
         pid, parent, *words = line.split()
-        marks = {word for word in words[:2] if word in "+&!%>?w"}
+        marks = {word for word in words[:2] if word in "+&!%>?wfs"}
         own = tuple(word.replace("~", " ") for word in words if word not in marks)
-        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards", "?": "hides_background", "w": "has_wait"}
-        shown = {name: mark in marks for mark, name in names.items()}
+        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards"}
+        shown: dict[str, Any] = {name: mark in marks for mark, name in names.items()}
+        awaited = next((place for mark, place in (("f", (1, 2)), ("s", (2, 2))) if mark in marks), None)
+        shown["text"] = TermTrap(False, False, hides_background="?" in marks, has_wait="w" in marks, awaited=awaited)
         known[int(pid)] = ProcessFacts(int(pid), int(parent), own, "", "+" in marks, "&" in marks, **shown)
     return known
 
@@ -182,6 +191,28 @@ def test_what_a_trap_on_exit_runs_is_read_from_its_text() -> None:
     """With what its functions run, and functions that these call."""
     text = "put() { /usr/bin/aws s3 cp; }\nend() { put; rsync a b; }\nother() { scp; }\ntrap end EXIT; trap 'cp' TERM"
     assert term_trap(text).cleanup == {"end", "put", "aws", "s3", "cp", "rsync", "a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "awaited"),
+    [
+        ("tb & T=$!; train & P=$!\nwait $P", (2, 2)),
+        ("train 2>&1 > log & P=$!; tb &> log & trap 'kill $P; wait $P' TERM; wait \"${P}\" || true", (1, 2)),
+        ("tb && prep & train & wait $! 2>/dev/null; exit $?", (2, 2)),
+        ("tb & train & wait", None),
+        ("tb & train & wait -n", None),
+        ("tb & A=$!; train & B=$!; wait $A $B", None),
+        ("tb & A=$!; train & B=$!; wait $A; wait $B", None),
+        ("tb & A=$!; train & A=$!; wait $A", None),
+        ("tb & train & wait $P", None),
+        ("tb & train &", None),
+        ("run() { train & P=$!; wait $P; }; tb & run", None),
+        ("end() { kill $S; }; trap end EXIT; tb & S=$!; train & P=$!; wait $P", (2, 2)),
+    ],
+)
+def test_which_command_a_script_waits_for_is_read_from_its_text(text: str, awaited: tuple[int, int] | None) -> None:
+    """If it is one, of those that it puts into the background."""
+    assert term_trap(text).awaited == awaited
 
 
 @pytest.mark.parametrize(
