@@ -24,6 +24,7 @@ from scheduler.forecast.job_forecasts import (
     Interval,
     IntervalCalibration,
     forecast_jobs,
+    least_half_s,
     still_true,
 )
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
@@ -98,6 +99,10 @@ class Tally:
         """Part of the intervals after which it came."""
         return mean(each.came > each.told.p90 for each in self.done)
 
+    def certain(self) -> float:
+        """Part of the intervals that are as narrow as any is told: nothing unknown moves what they are about."""
+        return mean(each.told.p90 - each.told.p10 < 2.1 * least_half_s(each.at, each.told) for each in self.done)
+
     def width_s(self) -> float:
         """Median width; inf where it is beyond what was looked ahead."""
         return median(inf if each.told.p90 == inf else each.told.p90 - each.told.p10 for each in self.done)
@@ -148,6 +153,8 @@ class ForecastLooks:
     part: float = 1.0
     #: Processor time of a look for each active job, seconds.
     look_cpu_s: float = inf
+    #: Whether no newcomer changes what becomes of who came before: what comes after the last arrival counts too then.
+    newcomers_wait: bool = False
 
 
 class _Watcher:
@@ -167,7 +174,7 @@ class _Watcher:
         self.found, self.answer = ForecastRun(Tally(), Tally()), ForecastAnswer(0.0, {}, 0, 0.0)
         self._scored_from = instants[int(_WARM_UP * len(instants))]
         #: The last arrival: what comes later, comes sooner than can be known.
-        self._scored_until = jobs[-1].at
+        self._scored_until = inf if chosen.newcomers_wait else jobs[-1].at
         for at in instants:
             self.simulation.engine.schedule(at, self._look)
 

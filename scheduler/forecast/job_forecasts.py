@@ -248,7 +248,7 @@ class IntervalCalibration:
         earliest = max(at, said.least)
         part, before, after = self._factors(at)
         low_s, high_s = _halves(at, said)
-        least_s = _LEAST_SLACK * (_SLACK_S + _SLACK_PART * max(said.p50 - at, 0.0))
+        least_s = least_half_s(at, said)
         raw_p10, raw_p90 = min(said.p10, said.p50 - least_s), max(said.p90, said.p50 + least_s)
         p10 = max(_between(raw_p10, said.p50 - before * low_s, part), earliest)
         p90 = max(_between(raw_p90, said.p50 + after * high_s, part), earliest)
@@ -304,6 +304,11 @@ class IntervalCalibration:
 
 def _between(raw: float, learnt: float, part: float) -> float:
     return raw if raw == inf else raw + part * (learnt - raw)
+
+
+def least_half_s(at: float, said: Interval) -> float:
+    """Returns the least seconds from p10 to p50, and from there to p90, that are told until outcomes tell more."""
+    return _LEAST_SLACK * (_SLACK_S + _SLACK_PART * max(said.p50 - at, 0.0))
 
 
 def _halves(at: float, said: Interval) -> tuple[float, float]:

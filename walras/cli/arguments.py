@@ -45,6 +45,8 @@ OutputOption = Annotated[
     OutputFormat,
     typer.Option("--output", "-o", help="Output format: a table for people, or JSON with stable names for programs."),
 ]
+#: What other programs call `-o json`.
+OTHERS_OUTPUT = ("--json", "-j", "--format")
 NoHeaderOption = Annotated[bool, typer.Option("--no-header", help="Omit the column titles.")]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")]
 UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only jobs of this user.")]
@@ -389,7 +391,7 @@ def replace_former(
 
     `words_of`: what an option is now, `{}` standing for its value; None: it stays.
     """
-    known = {option for each in params for option in (*each.opts, *each.secondary_opts)}
+    known = {*OTHERS_OUTPUT, *(option for each in params for option in (*each.opts, *each.secondary_opts))}
     words, at = list[str](), 0
     while at < len(args):
         word, at = args[at], at + 1

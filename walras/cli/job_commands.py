@@ -238,7 +238,8 @@ def explain_lines(answer: "Explanation", detail: "JobDetail", *, verbose: bool =
     for condition in answer.conditions:
         lines.append(f"  note: {condition.detail}")
     lines += [] if answer.target is None else [f"  {_target_text(answer.target)}"]
-    return lines + [f"  {_speed_text(speed)}" for speed in answer.speeds]
+    types = [speed.accelerator for speed in answer.speeds]
+    return lines + [f"  {_speed_text(speed, types.count(speed.accelerator) > 1)}" for speed in answer.speeds]
 
 
 def _target_text(target: "TargetView") -> str:
@@ -246,13 +247,13 @@ def _target_text(target: "TargetView") -> str:
     return target.detail + (f", about {local_time(target.expected_at)}" if target.expected_at is not None else "")
 
 
-def _speed_text(speed: "SpeedView") -> str:
-    """Returns one measured or predicted speed with its source and its interval."""
+def _speed_text(speed: "SpeedView", is_of_several: bool) -> str:
+    """Returns one measured or predicted speed, with its source and interval; of several pools of a type, which."""
     sure = (
         "" if speed.low is None or speed.high is None else f", four times in five {speed.low:.3g} to {speed.high:.3g}"
     )
     by = f" by {', '.join(speed.by)}" if speed.by else ""
-    where = f"{speed.accelerators} x {speed.accelerator} of {speed.pool}"
+    where = f"{speed.accelerators} x {speed.accelerator}" + (f" ({speed.pool})" if is_of_several else "")
     return f"on {where}: {speed.steps_per_s:.3g} steps/s ({speed.source}{by}{sure})"
 
 

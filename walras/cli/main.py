@@ -33,7 +33,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
-from walras.cli.arguments import settings_command
+from walras.cli.arguments import OTHERS_OUTPUT, settings_command
 from walras.cli.job_commands import (
     explain_command,
     fetch_command,
@@ -302,7 +302,7 @@ class ErrorsToExitCodes(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with own_packages(), raise_at_interrupt():
+            with own_packages(), raise_at_interrupt(), _output_named():
                 return super().invoke(ctx)
         except UserError as error:
             field = [f"field: {error.field}"] if error.field and error.field not in str(error) else []
@@ -326,6 +326,18 @@ class ErrorsToExitCodes(TyperGroup):
             if not _has_begun(interrupt):
                 say_interrupted()
             raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def _output_named() -> Iterator[None]:
+    """Raises UserError naming `-o json` where a command that has it refuses another program's option for it."""
+    try:
+        yield
+    except Exception as error:  # which class it is depends on the version of typer
+        option, refused = getattr(error, "option_name", ""), getattr(error, "ctx", None)
+        if option in OTHERS_OUTPUT and refused and any("--output" in each.opts for each in refused.command.params):
+            raise UserError(f"`{refused.command_path}` has no {option}", fix="write -o json") from None
+        raise
 
 
 def _has_begun(interrupt: KeyboardInterrupt) -> bool:

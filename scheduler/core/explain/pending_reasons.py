@@ -754,7 +754,8 @@ def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
     if left_s < inf:
         subject = f"job {holders[0].job_id}" + ("" if unknown else ", the first of them,")
         # A forecast knows how such estimates turned out, and may say otherwise on the same screen.
-        guessed = " by its user's estimate" if holders[0].request.steps is None else ""
+        whose = "" if core.ledger.lengths.factor(holders[0].request.owners[-1]) == 1.0 else "corrected "
+        guessed = f" by its user's {whose}estimate" if holders[0].request.steps is None else ""
         ends = f"; {'it' if len(holders) == 1 else subject} ends in about {format_length(left_s)}{guessed}"
         return ends + (_not_stated(unknown) if unknown else "")
     limit_at, first = min((runtime_limit_at(core.ledger, each), each.job_id) for each in holders)

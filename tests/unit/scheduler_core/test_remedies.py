@@ -20,6 +20,7 @@ from scheduler.core.state.remaining_work import expected_end_at, remaining_here_
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId
 from walras.states import JobState, Reason
+from walras.units import format_length
 
 J1, J2, J9 = JobId(1), JobId(2), JobId(9)
 QUICK = RoundRules(round_s=10, resolve_min_s=0, restart_default_s=0, profiling_share=0)
@@ -248,6 +249,16 @@ def test_who_waits_is_told_when_a_job_without_steps_ends(states: dict[str, float
     fleet.submit(job(1, "a", 4, **states), job(9, "a", 4))
     assert dominant_reason(fleet.core, J9).endswith(told)
     assert believed_speeds(fleet.core, J9) == ()
+
+
+def test_an_estimate_that_past_ones_correct_is_called_corrected() -> None:
+    fleet = cluster("fifo", rules=QUICK)
+    fleet.submit(job(1, "a", 4, duration_s=180.0), job(9, "a", 4))
+    fleet.core.ledger.lengths.ended(fleet.core.ledger.jobs[J1].request.owners[-1], 600.0, 3.0, 0.0)
+    left_s = remaining_here_s(fleet.core.ledger, fleet.core.ledger.jobs[J1])
+    assert left_s > 2 * 180.0
+    told = f"it ends in about {format_length(left_s)} by its user's corrected estimate"
+    assert dominant_reason(fleet.core, J9).endswith(told)
 
 
 def test_the_first_of_them_is_named_only_where_all_state_when_they_end() -> None:

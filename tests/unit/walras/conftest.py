@@ -268,7 +268,7 @@ class FakeServer:
         figures = "worth 2 here, price 3 (USD/h)"
         reasons = [{"reason": job["reason"], "detail": job["detail"], "fix": "accept v100 too", "figures": figures}]
         body = {"job_id": job["id"], "state": job["state"], "reasons": reasons, "target": job.get("target")}
-        return web.json_response(body)
+        return web.json_response(body | {"speeds": job.get("speeds", [])})
 
     async def _act(self, request: web.Request) -> web.Response:
         job, verb = self.found(request), request.match_info["verb"]

@@ -5,11 +5,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from walras.cli.main import RENAMED, WORDS_OF_OTHERS, app, current_words
@@ -55,6 +56,29 @@ def test_a_command_that_was_merged_into_another_names_it(run: Run, word: str, ou
     """With whatever follows it on the line."""
     result = run(word, "12", "--all")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"  fix: walras {ours}")
+
+
+def _commands_with_output(of: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in of.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands_with_output(command, (*words, name))
+        elif any("--output" in each.opts for each in command.params):
+            yield *words, name
+
+
+@pytest.mark.parametrize("typed", ["--json", "--format json", "--format=json"])
+@pytest.mark.parametrize("words", list(_commands_with_output(get_command(app))), ids=" ".join)
+def test_each_command_that_prints_json_names_the_option(run: Run, words: tuple[str, ...], typed: str) -> None:
+    """Not an option that only looks like it, nor a field of a resource."""
+    result = run(*words, *typed.split())
+    told = f"walras: `walras {' '.join(words)}` has no {typed.replace('=', ' ').split()[0]}\n  fix: write -o json\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", told)
+
+
+@pytest.mark.parametrize(("words", "is_named"), [("queue -j", True), ("logs 1 --json", False)])
+def test_only_a_command_that_prints_json_names_the_option(run: Run, words: str, is_named: bool) -> None:
+    result = run(*words.split())
+    assert (result.exit_code, "-o json" in result.output) == (2, is_named)
 
 
 @pytest.mark.parametrize("former", RENAMED)

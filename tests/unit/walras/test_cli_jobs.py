@@ -433,6 +433,18 @@ def test_explain_tells_the_network_that_a_gang_got(run: Run, fake: Any) -> None:
     assert "Gbit/s" not in run("explain", "2").stdout
 
 
+def test_a_speed_names_its_pool_only_where_its_type_does_not(run: Run, fake: Any) -> None:
+    types = {"a100x1/owned/default": "a100", "v100x1/owned/default": "v100", "v100x8/spot/default": "v100"}
+    speeds = [{"pool": pool, "accelerator": kind, "accelerators": 1, "steps_per_s": 5.0, "source": "measured"}
+              for pool, kind in types.items()]  # fmt: skip
+    fake.add(speeds=speeds)
+    assert [line.strip() for line in run("explain", "1").stdout.splitlines() if "steps/s" in line] == [
+        "on 1 x a100: 5 steps/s (measured)",
+        "on 1 x v100 (v100x1/owned/default): 5 steps/s (measured)",
+        "on 1 x v100 (v100x8/spot/default): 5 steps/s (measured)",
+    ]
+
+
 def test_a_target_is_told_by_show_and_explain(run: Run, fake: Any) -> None:
     """The server's line, with the instant; as fields for programs; nothing of a job that has none."""
     detail = "loss 0.52 at step 400, target 0.35: expected at step 910 of 2,000 (in 3m24s at 2.5 steps/s)"
