@@ -332,9 +332,9 @@ def _type_named(text: str) -> str:
 
 
 def _name_or_none(text: str) -> str | None:
-    """Returns a name that a terminal can show, or None."""
+    """Returns a name that a terminal can show, or None; `(null)` is Slurm's word for none."""
     try:
-        return shown_name(text)[:200] if text else None
+        return shown_name(text)[:200] if text not in ("", "(null)") else None
     except ValueError:
         return None
 

@@ -182,7 +182,9 @@ def _demands(accelerators: object, reading: ForeignReading) -> Iterator[tuple[st
         if count is None:
             name, _, text = name.partition(":")
             count = text or "1"
-        if re.fullmatch(r"[1-9][0-9]{0,3}(?:\.0+)?", str(count).strip(), re.ASCII) and name.strip():
+        if not re.search(r"[A-Za-z]|[0-9]{4}", name, re.ASCII):  # 3090 is a type, 8 is none
+            reading.refused.append(f"resources.accelerators: {name[:40]!r} names no type, such as A100:8")
+        elif re.fullmatch(r"[1-9][0-9]{0,3}(?:\.0+)?", str(count).strip(), re.ASCII):
             yield name.strip(), int(float(str(count)))
         else:
             reading.refused.append(

@@ -20,7 +20,7 @@ from walras.spec.file_model import load_yaml
 SQUEUE = """JOBID|NAME|USER|ACCOUNT|STATE|NODES|TRES_PER_NODE|CPUS|MIN_MEMORY|TIME_LIMIT|TIME_LEFT|PRIORITY
 11|train big|ada|vision|RUNNING|2|gres/gpu:a100:4|64|0|1-00:00:00|6:30:00|900
 12_[1-3%1]|sweep|bob|nlp|PENDING|1|gres/gpu:1|8|4G|2:00:00|2:00:00|100
-13|urgent|eve|nlp|PENDING|1|gpu:v100:2|8|4G|45:00|45:00|500
+13|urgent|eve|(null)|PENDING|1|gpu:v100:2|8|4G|45:00|45:00|500
 14|cpu only|eve|nlp|PENDING|1|N/A|8|4G|45:00|45:00|500
 15|gone|eve|nlp|COMPLETED|1|gpu:1|8|4G|45:00|0:00|500
 """
@@ -55,7 +55,7 @@ def test_a_slurm_queue_becomes_a_trace_and_a_cluster_that_can_be_simulated(tmp_p
     assert [job.name for job in jobs] == ["11 train big", "13 urgent", "12 sweep", "12 sweep (2)", "12 sweep (3)"]
     big, urgent, first = jobs[:3]
     assert (big.gang, big.nodes, big.types, big.cpus, big.duration_s) == (8, 2, ("a100",), 8.0, 6.5 * 3600)
-    assert (urgent.gang, urgent.types, urgent.duration_s, urgent.project) == (2, ("v100",), 2700.0, "nlp")
+    assert (urgent.gang, urgent.types, urgent.duration_s, urgent.project) == (2, ("v100",), 2700.0, "default")
     assert (first.types, first.user, first.duration_s) == ((), "bob", 7200.0)
     pools = load_yaml(cluster, ClusterConfig).pools
     assert [(pool.accelerator, pool.accelerators, pool.machines) for pool in pools] == [("a100", 8, 2), ("v100", 4, 1)]
