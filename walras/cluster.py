@@ -135,7 +135,7 @@ class Pool:
     billing_step_s: float = 0.0
     #: The provider that rents out its machines, on a server; empty: none, or a pool of the simulator.
     provider: str = ""
-    #: Whether a server's cluster file declared it; else it was added while the server ran.
+    #: Of a rented pool: whether a server's cluster file declares it; else it was added while the server ran.
     from_file: bool = False
     #: Whether an administrator drains it: its machines take no new jobs, and none is rented.
     drained: bool = False

@@ -437,9 +437,12 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
         server.state.expect(entry.pool_id, entry.machines)
 
     def step(transaction: Transaction) -> None:
-        # Where the file names a rented pool no longer, what is there goes on, and nothing more is rented.
+        # Where the file names a rented pool no longer, what is there goes on, and nothing more is rented, until an
+        # administrator lets it.
         dropped = [each for pool_id, each in transaction.state.pools.items() if each.from_file and pool_id not in pools]
-        for pool in (*pools.values(), *(replace(each, quota=0, least=0) for each in dropped)):
+        for each in dropped:
+            log.warning("%s is not in the cluster file any more: it rents no further machine", each.pool_id)
+        for pool in (*pools.values(), *(replace(each, quota=0, least=0, from_file=False) for each in dropped)):
             known = transaction.state.pools.get(pool.pool_id)
             declared = replace(pool, drained=known is not None and known.drained)  # no file states that
             if known != declared:

@@ -522,8 +522,8 @@ def admin_restore_command(
         warn("tokens that were revoked since the backup open it again", "see `walras admin list tokens`")
     if not made.keeps_removals:
         warn(
-            "users who were removed or lost a role since the backup, and addresses they are told at, may be back",
-            "see `walras admin list users`",
+            "users who were removed or lost a role since the backup, their addresses, and caps, may be back",
+            "see `walras admin list users`, `list roles` and `list projects`",
         )
 
 

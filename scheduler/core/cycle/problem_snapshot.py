@@ -154,10 +154,14 @@ def _entities(ledger: Ledger, rows: IntArray, gang: FloatArray, capacity: float)
 
 
 def _machines_to_be_had(state: PoolState, now: float) -> int:
-    """Returns how many rented machines the pool may hold: its quota; while requests fail, those it has or awaits."""
+    """Returns how many rented machines the pool may hold: its quota; while requests fail, those it has or awaits.
+
+    What it holds beyond a lowered quota counts too, since it is paid for. Of a drained pool nothing is to be held.
+    """
+    most = state.quota if state.pool.drained or not state.rented else max(state.quota, state.machines)
     if state.rent_not_before <= now or not state.rent_refused:
-        return state.quota
-    return min(state.quota, state.machines + sum(state.awaited.values()))
+        return most
+    return min(most, state.machines + sum(state.awaited.values()))
 
 
 def _values(ledger: Ledger, rows: IntArray) -> FloatArray:

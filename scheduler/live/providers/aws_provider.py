@@ -325,13 +325,13 @@ def _machine_of_instance(instance: Mapping[str, Any]) -> RentedMachine | None:
 
 
 def build_aws_provider(context: ProviderContext) -> dict[str, AwsProvider]:
-    """Returns a provider for each region, so that one that does not answer hinders no other; none without pools there.
+    """Returns a provider for each region, so that one that does not answer hinders no other; even without pools there.
 
     AWS knows a cluster by a name that is derived from its data folder.
     """
     entries = context.entries_of("aws")
     settings = None if context.cluster is None else context.cluster.aws
-    if settings is None or not entries:
+    if settings is None:
         return {}
     cluster_id = hmac.new(context.secret, b"aws cluster", hashlib.sha256).hexdigest()[:16]
     enrolments, regions = EnrolmentTokens(context.secret, context.folder.pin()), settings.in_each_region()

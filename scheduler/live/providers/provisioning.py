@@ -331,19 +331,23 @@ class Provisioner:
         Raises ConfigError where nobody could give back machines of a pool, which cost money until then.
         """
         for pool in pools:
-            if pool.provider in ("", SIMULATED) or pool.removed or pool.pool_id in self._providers:
+            if pool.provider in ("", SIMULATED) or pool.removed:
                 continue
-            self.take_up(pool)
-            if pool.pool_id in self._providers:
+            if pool.pool_id not in self._providers:
+                self.take_up(pool)
+            is_held = pool.pool_id in self._providers
+            if is_held and self.provider_name(pool.pool_id) in ("", pool.provider):
                 continue
-            described = f"describe {pool.provider} and the region of zone {pool.zone} in the cluster file"
+            whose = f"{pool.provider} and the region of zone {pool.zone}"
             if machines := self._paid_for(pool.pool_id):
                 raise ConfigError(
                     f"{pool.pool_id} is rented by nobody, and {machines} of its machines cannot be given back",
                     field=pool.provider,
-                    fix=f"{described} until `walras admin drain --pool {pool.pool_id}` has given them back",
+                    fix=f"name it in the cluster file again, with `quota: 0`, {whose}, until `walras admin drain"
+                    f" --pool {pool.pool_id}` has given them back",
                 )
-            log.warning("%s is rented by nobody: %s, then restart the server", pool.pool_id, described)
+            if not is_held:
+                log.warning("%s is rented by nobody: describe %s, then restart the server", pool.pool_id, whose)
 
     def _paid_for(self, pool_id: PoolId) -> int:
         """Returns how many machines of the pool are held, were asked for, or have come and are not known to be gone."""
@@ -358,10 +362,18 @@ class Provisioner:
         return held + max(asked, sum(rent.pool_id == pool_id for _, rent in known_launches(state)))
 
     async def reconcile(self) -> None:
-        """At the start: declare missing machines lost, and repeat the requests that were not answered."""
+        """At the start: declare missing machines lost, and repeat the requests that were not answered.
+
+        A pool that rents nothing more repeats none: what such a request has brought is given back as an unknown one's.
+        """
         await self.janitor.sweep(patient=False)
-        for rent in list(self._loop.state.rents.values()):
-            self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
+        state = self._loop.state
+        launched = {rent.token for _, rent in known_launches(state)}
+        for rent in list(state.rents.values()):
+            if state.pools[rent.pool_id].quota or rent.token in launched or state.here_of(rent.token):
+                self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
+            else:
+                await self._refuse(rent.token, "its pool rents nothing more")
 
     async def gone(self, node_id: NodeId, reason: Reason, token: str = "") -> None:
         """Record that a rented machine is certainly gone, or (with its request's token) never joined."""
@@ -395,10 +407,13 @@ class Provisioner:
                 await self._loop.perform(lambda transaction: note_launches(transaction, answered))
         except ClusterError as error:
             reason, missing = str(error), error.missing if isinstance(error, ProviderProblem) else None
-            log.warning("rent %s of %s failed: %s", token, pool_id, reason)
-            await self._loop.perform(
-                lambda transaction: emit(transaction, RentFailed(transaction.at, token, reason, missing))
-            )
+            await self._refuse(token, reason, missing)
+
+    async def _refuse(self, token: str, reason: str, missing: int | None = None) -> None:
+        log.warning("rent %s failed: %s", token, reason)
+        await self._loop.perform(
+            lambda transaction: emit(transaction, RentFailed(transaction.at, token, reason, missing))
+        )
 
     async def _release(self, node_id: NodeId) -> None:
         provider = self._provider_of(node_id)

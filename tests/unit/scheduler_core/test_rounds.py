@@ -280,6 +280,20 @@ def test_a_solve_knows_what_is_on_its_way_and_what_fetching_takes() -> None:
     assert (pools.boot_s.tolist(), pools.minimum_billing_s.tolist()) == ([90.0], [600.0])
 
 
+@pytest.mark.parametrize("quota", [3, 1, 0])
+def test_machines_beyond_a_lowered_quota_cost_money_until_they_are_given_back(quota: int) -> None:
+    """A plan that took them for owned ones would keep them for jobs that would not pay for them."""
+    spot = pool("s", 2, market=Market.SPOT, quota=3)
+    fleet = renting(1, declared=spot)
+    fleet.tell(ev.NodeJoined(fleet.at, NodeId("s1"), spot.pool_id, fleet.rents.pop().token))
+    while fleet.solves:
+        fleet.answer({1: {"s": 1.0}}, rent={"s": 1})
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(spot, quota=quota)))
+    fleet.tell(ev.JobSubmitted(fleet.at, job(2, "s")))
+    pools = fleet.solves[-1].problem.pools
+    assert (pools.capacity.tolist(), pools.rented.tolist()) == ([2.0], [2.0])
+
+
 def test_a_rent_that_failed_is_asked_again_ever_less_often() -> None:
     """Exponential, capped, whatever the pace of solves; explained in the provider's words; a machine begins anew."""
     fleet = renting(1, round_s=1000, resolve_min_s=1, rent_backoff_s=10, rent_backoff_max_s=35)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -478,7 +479,7 @@ async def test_a_pool_in_no_region_of_the_cluster_file_is_not_added(
 
 @pytest.mark.parametrize("is_added", [True, False])
 async def test_a_region_is_not_dropped_from_the_file_while_its_machines_are_paid_for(
-    tmp_path: Path, two_regions: dict[str, Any], is_added: bool
+    tmp_path: Path, two_regions: dict[str, Any], caplog: pytest.LogCaptureFixture, is_added: bool
 ) -> None:
     """A machine that came, and then one that joined, keep the server from starting; they go on when it is back."""
     east_alone = {"pools": two_regions["pools"][:1], "aws": {**AWS, "image": IMAGE}}
@@ -513,10 +514,15 @@ async def test_a_region_is_not_dropped_from_the_file_while_its_machines_are_paid
         assert await west.describe() == held
         await server._release(node_id)
         assert await west.describe() == ()
+    caplog.clear()
     async with renting(tmp_path, east_alone) as (face, east):
+        assert f"{cheap} is rented by nobody: describe aws" in caplog.text
         assert (cheap in east.pools, face.world.server.providers.provider_name(cheap)) == (False, "")
         await face.done("PATCH", f"/api/v1/pools/{quote(cheap, safe='')}", {"quota": 3})
         assert cheap not in east.pools
+
+
+OWNED = {"shape": "x1", "accelerator": "a", "accelerators": 1, "cpus": 1, "memory": "1GiB", "machines": 1}
 
 
 async def test_a_pool_that_is_dropped_from_the_file_rents_nothing_more_and_its_machines_are_given_back(
@@ -532,14 +538,51 @@ async def test_a_pool_that_is_dropped_from_the_file_rents_nothing_more_and_its_m
         )
         facts = {**FACTS, "market": "on_demand", "zone": "us-west-2b"}
         await FakeAgent(face.world, node_id, token, **facts).register()
-    async with renting(tmp_path, {**two_regions, "pools": two_regions["pools"][:1]}) as (face, _):
+    async with renting(tmp_path, {**two_regions, "pools": [OWNED]}) as (face, _):
         assert (face.world.live_state.pools[cheap].quota, quota) == (0, POOL["quota"])
         west = face.world.assembled.providers["aws us-west-2"]
         assert len(await west.describe()) == 1
         await face.world.server.providers._release(node_id)
         assert await west.describe() == ()
+        await face.done("PATCH", f"/api/v1/pools/{quote(cheap, safe='')}", {"quota": 3})
+    async with renting(tmp_path, {**two_regions, "pools": [OWNED]}) as (face, _):
+        assert face.world.live_state.pools[cheap].quota == 3, "as an administrator has set it since"
     async with renting(tmp_path, two_regions) as (face, _):
         assert face.world.live_state.pools[cheap].quota == quota
+
+
+async def test_machines_of_a_pool_are_not_left_to_another_provider(tmp_path: Path, two_regions: dict[str, Any]) -> None:
+    """The file names the pool with another one now, which knows nothing of them."""
+    async with renting(tmp_path, two_regions) as (face, _):
+        token = await rent_one(face)
+        state, provider = face.world.live_state, face.world.server.providers
+        pool = state.pools[state.rents[token].pool_id]
+        provider.take_up_again([pool])
+        with pytest.raises(ConfigError, match="1 of its machines cannot be given back"):
+            provider.take_up_again([replace(pool, provider="rack")])
+
+
+async def test_a_request_without_an_answer_is_not_repeated_for_a_pool_that_rents_nothing_more(
+    tmp_path: Path, two_regions: dict[str, Any]
+) -> None:
+    async with renting(tmp_path, two_regions) as (face, _):
+        state, asked = face.world.live_state, list[str]()
+        west: Any = face.world.assembled.providers["aws us-west-2"]
+
+        async def request(token: str, *_: Any) -> tuple[()]:
+            asked.append(token)
+            return ()
+
+        west.request = request
+        token = await rent_one(face)
+        pool_id = state.rents[token].pool_id
+        await face.world.server.providers.reconcile()
+        await settle(face)
+        assert asked == [token, token], "while it may rent, what nobody has answered is asked again"
+        await face.done("PATCH", f"/api/v1/pools/{quote(pool_id, safe='')}", {"quota": 0})
+        await face.world.server.providers.reconcile()
+        await settle(face)
+        assert (token in state.rents, len(asked)) == (False, 2)
 
 
 async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> None:
