@@ -35,13 +35,17 @@ FIFO = {"policy": {"name": "fifo"}, "rules": {"round_s": 10.0, "backoff_s": 1.0,
 ADMIN = UserCaller("root", UserRole.ADMIN, (ALL_PROJECTS,))
 
 
+#: In the middle of a month: no stretch of a test is cut by its end, whatever the day is on which it runs.
+EPOCH_UNIX_S = 1_700_000_000.0
+
+
 class HandClock(Clock):
     """Stands still until the test moves it; `set_by`: seconds by which the wall clock was set."""
 
     def __init__(self, at: float = 0.0) -> None:
         self.at, self.set_by = at, 0.0
-        hand = Clocks(lambda: 1_700_000_000.0 + self.at + self.set_by, lambda: self.at, lambda: self.at)
-        super().__init__(1_700_000_000.0, 0.0, hand)
+        hand = Clocks(lambda: EPOCH_UNIX_S + self.at + self.set_by, lambda: self.at, lambda: self.at)
+        super().__init__(EPOCH_UNIX_S, 0.0, hand)
 
     def now(self) -> float:
         return self.at
@@ -241,6 +245,7 @@ async def world(
     loop = assembled.server.loop
     if not real_time:
         _set_clock(assembled, clock)
+        loop.state.epoch_unix_s = EPOCH_UNIX_S
         loop.effect_handlers = [
             assembled.server.gateway, InlineSolver(loop), assembled.server.start_forecasts, assembled.server.metrics,
         ]  # fmt: skip
