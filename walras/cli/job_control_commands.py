@@ -399,7 +399,7 @@ async def _lines_of_role(pieces: AsyncIterator[bytes], role: str | None) -> Asyn
         async for piece in pieces:
             yield piece
         return
-    begins, rest = re.compile(rf"\[(walras\] )?{re.escape(role)} ".encode()), b""
+    begins, rest = re.compile(rf"\[(walras\] (?:cannot start )?)?{re.escape(role)} ".encode()), b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
         if found := b"".join(line + b"\n" for line in lines if begins.match(line)):

@@ -121,25 +121,32 @@ def _command_mapping(file: str, command: list[str]) -> dict[str, Any] | None:
 
 #: Programs that a user may put before a script that is named already.
 _STARTERS = re.compile(r"(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|srun|uv)")
+#: Programs that start another one: before a script that they name.
+_STARTERS_OF_ANY = re.compile(
+    rf"{_STARTERS.pattern}|conda|(?:micro)?mamba|pixi|poetry|pipenv|pdm|hatch|sbatch|mpirun|mpiexec|horovodrun|ray|env"
+    r"|exec|nohup|nice|time|timeout|numactl|taskset|setsid|sudo|source|composer|singularity|apptainer|zsh|ksh|dash"
+)
+_SETS_A_VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def _refuse_second_program(file: str, command: list[str]) -> None:
     """Refuses `train.py -- python train.py`, where what follows `--` are the arguments of `train.py`.
 
-    So does a command that names the file again, whatever its program is.
+    So does a command that begins with the file, or names it behind a program that starts others.
     """
     if not file.endswith((".py", *_SCRIPT_ENDINGS)) or not command or command[0].startswith("-"):
         return
     at = next((number for number, word in enumerate(command) if Path(word) == Path(file)), None)
     program = Path(command[0]).name
-    if at is None and not _STARTERS.fullmatch(program):
+    first = next((word for word in command if not _SETS_A_VARIABLE.match(word)), "")
+    starts = _STARTERS.fullmatch(program) if at is None else _STARTERS_OF_ANY.fullmatch(Path(first).name)
+    if at != 0 and not starts:
         return
     rest = "" if at is None else shlex.join(command[at + 1 :])
     if at == 0 or (at and program.startswith("python")):
         fix = f"walras submit {file}{' -- ' if rest else ''}{rest}"
     else:
-        sets = re.match(r"[A-Za-z_]\w*=", command[0], re.ASCII) is not None
-        fix = f"walras submit -- {shlex.join(['env', *command] if sets else command)}"
+        fix = f"walras submit -- {shlex.join(['env', *command] if first != command[0] else command)}"
     raise JobSpecError(
         f"{file}: what follows `--` are its arguments, and {command[0]!r} begins a command",
         field="-- COMMAND", fix=fix,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from walras.spec.shell_scripts import NO_ACCELERATOR, ForeignReading
-from walras.spec.slurm_requests import commands_of, logical_lines, only_prints
+from walras.spec.slurm_requests import as_written, commands_of, logical_lines, only_prints
 
 #: One line, so that the first line of a task's text stays its first.
 _VARIABLES = (
@@ -101,10 +101,9 @@ def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
 def _judge_text(name: str, text: str, named: Sequence[str], reading: ForeignReading) -> None:
     """Refuses commands, variables and folders of SkyPilot's that are not here: the text would do something else."""
     for number, words in commands_of(text):
-        if words[0] == "sky":
-            reading.refused.append(
-                f"{name}: line {number}: {' '.join(words[:2])}: a job cannot ask SkyPilot to start or end anything here"
-            )
+        if words[0].rpartition("/")[2] == "sky" and words[1:]:
+            asked = f"{as_written(' '.join(words[:2]))}: a job cannot ask SkyPilot to start or end anything here"
+            reading.refused.append(f"{name}: line {number}: {asked}")
     known = {*re.findall(r"SKY\w+", _VARIABLES), *named}
     for number, line in logical_lines(text):
         for variable in dict.fromkeys(re.findall(r"\$(?:\{#?)?(SKY(?:PILOT)?_\w+)(?!\w|:?[-+=?])", line)):

@@ -642,8 +642,8 @@ scontrol() {
 # Prints the names of n[1-3,05],x7,rack[1-2]n[1-2], one a line.
 expand() {
   local list=$1
-  while [[ $list =~ ^(([^][,]|\[[0-9,-]+\])*)(,(.*))?$ ]]; do
-    list=${BASH_REMATCH[4]}
+  while [[ $list =~ ^(([^][,]|\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\])*)(,(.*))?$ ]]; do
+    list=${BASH_REMATCH[7]}
     expand_name "${BASH_REMATCH[1]}"
     [ -n "$list" ] || return 0
   done
@@ -658,6 +658,7 @@ expand_name() {
   fi
   local before=${BASH_REMATCH[1]} ranges=${BASH_REMATCH[2]} behind=${BASH_REMATCH[3]}
   for range in ${ranges//,/ }; do
+    [ $((10#${range%-*})) -le $((10#${range#*-})) ] || refuse scontrol "Invalid hostlist: $1"
     for ((index = 10#${range%-*}; index <= 10#${range#*-}; index++)); do
       number=${range%-*}
       printf -v number '%0*d' ${#number} "$index"

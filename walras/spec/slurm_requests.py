@@ -371,7 +371,7 @@ _OWN_PROGRAM = re.compile(r"(?!/(usr/)?s?bin/)[^=]*/(?!pip3?$|conda$|mamba$|nvid
 
 
 def _runs_a_program(name: str, words: list[str]) -> bool:
-    if _ONLY_PREPARES & {" ".join(words[1:2]), " ".join(words[1:3])}:
+    if words == [_COMPUTED] or _ONLY_PREPARES & {" ".join(words[1:2]), " ".join(words[1:3])}:
         return False
     with_verb = name + next((word for word in words[1:] if word in ("run", "agent")), "")
     is_known = _RUNS_A_PROGRAM.match(with_verb)
@@ -405,14 +405,14 @@ def judge_commands(text: str, nodes: int, reading: ForeignReading) -> None:
         elif name in _NOTED:
             line = re.sub(r"\|\|\s*(?:true|:)\s*$", "", lines[number])  # by which an answer decides nothing
             is_read = re.search(rf"(?:[`(!]|^\s*(?:while|until|if|elif)\b).*\b{name}\b|\b{name}\b.*(?:&&|\|\|)", line)
-            told = reading.refused if is_read and not only_prints(line) else reading.notes
+            told = reading.refused if is_read and not only_prints(line, to_files=True) else reading.notes
             told.append(f"{place}: {name}: {_NOTED[name]}")
         elif name in _ON_ALL_MACHINES and nodes > 1:
             reading.refused.append(
                 f"{place}: {name}: it would start on each of the {nodes} machines by itself; use srun, or torchrun"
             )
         elif nodes > 1 and _runs_a_program(name, words):
-            shown = words[0].replace(_COMPUTED, "$(...)")[:40]
+            shown = as_written(words[0])[:40]
             reading.refused.append(f"{place}: {shown}: outside srun: on the first machine there, here on all")
         elif name == "scontrol":
             _judge_scontrol([word for word in words[1:] if word[0] not in "-$"], lines[number], place, reading)
@@ -479,7 +479,7 @@ def _judge_values(text: str, reading: ForeignReading) -> None:
             causes[name] = why
     steps = {number for number, words in commands_of(text) if _with_meaning(words, text)[0].endswith("srun")}
     for number, line in logical_lines(text):
-        if number not in steps or re.match(r"\s*(?:export\s+)?\w+=\W?(?:\$\(|`)", line):
+        if number not in steps or only_prints(line) or re.match(r"\s*(?:export\s+)?\w+=\W?(?:\$\(|`)", line):
             continue
         said = _NAMES_ONLY.sub("", line)
         # In the quotes of a task's own shell a job's address and port are right, whatever the script exports.
@@ -493,7 +493,7 @@ def _judge_step(words: list[str], line: str, place: str, nodes: int, reading: Fo
     """Refuses what a step cannot have. What stands in variables is judged when the script runs."""
     found = ForeignReading()
     options, rest = leading_options("srun", [(place, word) for word in words], found)
-    reading.refused += [each.replace(": ", ": srun ", 1) for each in found.refused]
+    reading.refused += [as_written(each).replace(": ", ": srun ", 1) for each in found.refused]
     for option in options:
         if option.option.answer is Answer.REFUSED:
             reading.refused.append(f"{place}: srun --{option.option.name}: {option.option.why}")
@@ -506,44 +506,53 @@ def _judge_step(words: list[str], line: str, place: str, nodes: int, reading: Fo
     given = {option.option.name: option.value for option in options}
     asked = [int(given[name]) for name in ("nodes", "ntasks") if given.get(name, "").isdigit()]
     command = [word for _, word in rest]
+    shown = as_written(" ".join(command[:1]))[:40]
     if min(asked, default=nodes) >= nodes or not command or not _runs_a_program(command[0].rpartition("/")[2], command):
         return
     if not re.search(r"(?<![&>])&(?![&>\d])", line):
-        told = f"{command[0][:40]}: machines that are not the step's go on without waiting for it"
+        told = f"{shown}: machines that are not the step's go on without waiting for it"
         reading.refused.append(f"{place}: srun {told}")
     elif not given.keys() & {"nodelist", "relative"}:
-        told = f"{command[0][:40]}: it would be on the first machine every time; say which by --nodelist or --relative"
+        told = f"{shown}: it would be on the first machine every time; say which by --nodelist or --relative"
         reading.refused.append(f"{place}: srun {told}")
 
 
 def commands_of(text: str, depth: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Yields (number of its line, words) of each simple command that stands in a script as it is written.
 
-    `depth`: in how many `$(...)` the text stands; beyond 20 nothing is read.
+    `depth`: in how many `$(...)` and texts of commands it stands; beyond 20 nothing is read.
     """
-    for number, line in logical_lines(text):
+    in_case = 0
+    for number, line in logical_lines(text) if depth <= _DEEPEST else ():
         words: list[str] = []
-        in_array = False
+        in_array, opened = False, 0
         outside, inside = _apart(line)
         for token in _tokens(outside):
             in_array = (token == "(" and bool(words) and words[-1].endswith("=")) or (in_array and ")" not in token)
             if in_array:
                 words[-1] += token  # the words of `NAME=(...)` are no commands
             elif token in _SEPARATORS or set(token) <= set(";&|()\n"):
-                yield from _command(number, words)
+                opened += token.count("(")
+                is_pattern = in_case > 0 and token.startswith(")") and not opened
+                if not (len(words) == 1 and (is_pattern or token.startswith("()"))):  # else a name, and no command
+                    yield from _command(number, words, depth)
+                in_case += ("case" in words[:2]) - (words[:1] == ["esac"])
+                opened -= min(opened, token.count(")"))
                 words = []
             else:
                 words.append(token)
-        yield from _command(number, words)
-        for each in inside if depth < _DEEPEST else ():
+        yield from _command(number, words, depth)
+        in_case += ("case" in words[:2]) - (words[:1] == ["esac"])
+        for each in inside:
             yield from ((number, inner) for _, inner in commands_of(each, depth + 1))
 
 
-def _command(number: int, words: list[str]) -> Iterator[tuple[int, list[str]]]:
+def _command(number: int, words: list[str], depth: int) -> Iterator[tuple[int, list[str]]]:
     rest = list(words)
     while rest:
         if rest[0] == "eval" and (re.search(r"[\s;&|]", "".join(rest)) or rest[1:] == [_COMPUTED]):
-            yield from ((number, inner) for _, inner in commands_of(" ".join(rest[1:]).replace(_COMPUTED, "")))
+            text = " ".join(rest[1:]).replace(_COMPUTED, "")
+            yield from ((number, inner) for _, inner in commands_of(text, depth + 1))
             return
         rest = rest[2:] if rest[0] == "function" else rest
         if not rest:
@@ -558,7 +567,10 @@ def _command(number: int, words: list[str]) -> Iterator[tuple[int, list[str]]]:
                 rest.pop(0)
         else:
             yield number, rest
-            yield from ((number, inner) for _, inner in commands_of(_text_of_command(rest)))
+            is_elsewhere = rest[0].rpartition("/")[2] == "ssh"
+            for _, inner in commands_of(_text_of_command(rest), depth + 1):
+                if not is_elsewhere or inner[0].rpartition("/")[2] in (*REFUSED_COMMANDS, "sky"):
+                    yield number, inner
             return
 
 
@@ -574,46 +586,66 @@ def _text_of_command(words: list[str]) -> str:
     while at < len(words) and words[at].startswith("-"):
         if name != "ssh" and re.fullmatch(r"-\w*c", words[at]):
             return "".join(words[at + 1 : at + 2])
-        with_value = r"-[bcDEeFIiJLlmOopQRSWw]" if name == "ssh" else r"-[oO]|--(?:rcfile|init-file)"
+        with_value = r"-[bcDEeFIiJLlmOopQRSWw]" if name == "ssh" else r"-\w*[oO]|--(?:rcfile|init-file)"
         at += 2 if re.fullmatch(with_value, words[at]) else 1
     return " ".join(words[at + 1 :]) if name == "ssh" else ""
 
 
 #: What stands in a line where a shell puts what it computes: the output of `$(...)`, the value of `$((...))`.
-_COMPUTED = "$_"
+_COMPUTED = "$\ue000"
 _DEEPEST = 20
+
+
+def as_written(words: str) -> str:
+    """Returns words of `commands_of` as they are shown."""
+    return words.replace(_COMPUTED, "$(...)")
 
 
 def _apart(line: str, depth: int = 0) -> tuple[str, list[str]]:
     """Returns a line without what a shell computes (`$(...)`, backquotes, `$((...))`), and the commands of that."""
-    outside, inside, at, quote = "", list[str](), 0, ""
+    outside, inside, at, quote = list[str](), list[str](), 0, ""
     while at < len(line):
-        opened = next((mark for mark in ("$((", "$(", "`", "\\") if quote != "'" and line.startswith(mark, at)), "")
+        opened = next((mark for mark in ("$(", "`", "\\") if quote != "'" and line.startswith(mark, at)), "")
         if opened == "\\":
-            outside, at = outside + line[at : at + 2], at + 2
+            outside.append(line[at : at + 2])
+            at += 2
         elif opened:
-            end = _end_of(line, at + len(opened), opened)
-            text = line[at + len(opened) : end].removesuffix("`" if opened == "`" else ")" * (len(opened) - 1))
-            if opened != "$((":
+            text, end, is_arithmetic = _computed_at(line, at, opened)
+            if not is_arithmetic:
                 inside.append(text)
             elif depth < _DEEPEST:
                 inside += _apart(text, depth + 1)[1]
-            outside, at = outside + _COMPUTED, end
-        elif line[at] == "#" and not quote and outside[-1:] in ("", *" \t;&|("):
+            outside.append(_COMPUTED)
+            at = end
+        elif line[at] == "#" and not quote and (outside[-1] if outside else "") in ("", *" \t;&|("):
             break
         else:
             if line[at] in "'\"" and quote in ("", line[at]):
                 quote = "" if quote else line[at]
-            outside, at = outside + line[at], at + 1
-    return outside, inside
+            outside.append(line[at])
+            at += 1
+    return "".join(outside), inside
 
 
-def _end_of(line: str, at: int, opened: str) -> int:
-    """Returns the place behind what closes `opened`, from a place in it; the line's end if nothing does."""
+def _computed_at(line: str, at: int, opened: str) -> tuple[str, int, bool]:
+    """Returns what a shell computes at a place, the place behind it, and whether it is `$((...))`."""
     if opened == "`":
-        closed = re.compile(r"(?:[^`\\]|\\.)*`", re.DOTALL).match(line, at)
-        return closed.end() if closed else len(line)
-    depth, quote = len(opened) - 1, ""
+        closed = re.compile(r"(?:[^`\\]|\\.)*", re.DOTALL).match(line, at + 1)
+        end = closed.end() if closed else len(line)
+        return re.sub(r"\\([`\\$])", r"\1", line[at + 1 : end]), end + 1, False
+    if line.startswith("$((", at) and line.startswith(")", end := _end_of(line, at + 3, has_cases=False)):
+        return line[at + 3 : end - 1], end + 1, True
+    end = _end_of(line, at + 2, has_cases=True)
+    return line[at + 2 : end].removesuffix(")"), end, False
+
+
+#: How `case ... in` begins, whose patterns end with a `)` that nothing opened.
+_CASE = re.compile(r"case\s[^;&|]{1,200}?\sin\s")
+
+
+def _end_of(line: str, at: int, *, has_cases: bool) -> int:
+    """Returns the place behind the `)` that closes what a place is in; the line's end if nothing does."""
+    depth, quote, cases = 1, "", list[int]()
     while at < len(line) and depth:
         character = line[at]
         if character == "\\" and quote != "'":
@@ -622,8 +654,15 @@ def _end_of(line: str, at: int, opened: str) -> int:
             quote = "" if character == quote else quote
         elif character in "'\"":
             quote = character
-        else:
-            depth += (character == "(") - (character == ")")
+        elif character == "(":
+            depth += 1
+        elif character == ")":
+            depth -= not cases or cases[-1] != depth
+        elif has_cases and character in "ce" and line[at - 1] in " \t\n;&|(":
+            if _CASE.match(line, at) and line.find("esac", at) > 0:
+                cases.append(depth)
+            elif cases and line.startswith("esac", at):
+                cases.pop()
         at += 1
     return at
 
@@ -654,9 +693,15 @@ def _quote_after(line: str, quote: str) -> str:
     return quote
 
 
-def only_prints(line: str) -> bool:
-    """Returns whether a line is one command that prints: what it names without a value changes nothing else."""
-    return re.match(r"\s*(?:echo|printf)\b[^|>;&]*$", re.sub(r"\"[^\"]*\"|'[^']*'", "", line)) is not None
+def only_prints(line: str, *, to_files: bool = False) -> bool:
+    """Returns whether a line is one command that prints: what it names without a value changes nothing else.
+
+    `to_files`: also one that prints to a file, to the standard error or through `tee`.
+    """
+    said = re.sub(r"\"[^\"]*\"|'[^']*'", "", line)
+    if to_files:
+        said = re.sub(r"(?:\d?>&[12]\s*)?(?:\|\s*tee\b[^|;&]*|>>?\s*[^\s|;&(`]*\s*|)$", "", said)
+    return re.match(r"\s*(?:echo|printf)\b[^|>;&]*$", said) is not None
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:

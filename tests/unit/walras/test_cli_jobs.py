@@ -280,9 +280,10 @@ def test_the_lines_of_a_role_are_printed_by_its_name(run: Run, fake: Any) -> Non
     fake.add(spec={"roles": {"learner": {}, "roll": {}}}, accelerators=2)
     fake.attempts[1] = [attempt(state="FAILED", accelerators=2)]
     fake.logs[1, 1] = (
-        b"[roll 0] one\n[learner 0] loss\r[roll 0] no\n[walras] roll 1 ended\n[rolls 0] no\n[roll 1] \x1b[31mtw"
+        b"[roll 0] one\n[learner 0] loss\r[roll 0] no\n[walras] roll 1 ended\n"
+        b"[walras] cannot start roll 0: no\n[walras] cannot start learner 0: no\n[rolls 0] no\n[roll 1] \x1b[31mtw"
     )
-    own = "[roll 0] one\n[walras] roll 1 ended\n[roll 1] tw"
+    own = "[roll 0] one\n[walras] roll 1 ended\n[walras] cannot start roll 0: no\n[roll 1] tw"
     assert run("logs", "1", "--role", "roll").stdout == f"{own}\n{own}\n"
     assert run("logs", "1", "--role", "roll", "--rank", "1").stdout == own
     assert run("logs", "1", "--role", "roll", "-r", "1", "-f", "-a", "1").stdout == own

@@ -81,6 +81,14 @@ def test_a_task_is_taken_with_its_values_or_refused(
     check(case, tmp_path / "task.yaml", capsys, skypilot=True)
 
 
+@pytest.mark.parametrize("word", ["ssh h ", "find . -exec ", "eval ; ", "x=$(", "x=$((", "bash -c 'a", "case a in "])
+def test_a_text_of_a_text_is_read_to_a_depth(word: str, tmp_path: Path) -> None:
+    """A hostile script is judged all the same, on its next line too."""
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -n1\nsbatch a\n{word * 400}\n")
+    with pytest.raises(JobSpecError, match="line 3: sbatch"):
+        read_job_file(str(tmp_path / "job.sbatch"), [], [], [])
+
+
 def test_the_corpus_is_as_large_as_is_said() -> None:
     assert len(SLURM) >= 60
     assert len(SKYPILOT) >= 20

@@ -114,6 +114,7 @@ def test_a_line_is_wrapped_in_a_script_of_sh() -> None:
         ("train.py", ["conda", "run", "python", "train.py"], "walras submit -- conda run python train.py"),
         ("train.py", ["A=1", "python", "train.py"], "walras submit -- env A=1 python train.py"),
         ("job.sh", ["sbatch", "job.sh"], "walras submit -- sbatch job.sh"),
+        ("train.py", ["A=1", "uv", "run", "-q", "train.py"], "walras submit -- env A=1 uv run -q train.py"),
     ],
 )
 def test_a_program_behind_a_script_is_refused_with_what_was_meant(
@@ -124,8 +125,9 @@ def test_a_program_behind_a_script_is_refused_with_what_was_meant(
     with pytest.raises(JobSpecError) as refused:
         read_job_file(file, words, [], [])
     assert refused.value.fix == fix
-    for arguments in (["--lr", ".3"], ["--entry", file], ["lr=.3", f"other/{file}"]):
-        assert list(argv_of(read_job_file(file, arguments, [], []))[-2:]) == arguments
+    for line in ("--lr .3", f"--entry {file}", f"lr=.3 --entry {file}", f"copy {file}", f"lr=.3 other/{file}"):
+        arguments = line.split()
+        assert list(argv_of(read_job_file(file, arguments, [], [])))[-len(arguments) :] == arguments
 
 
 def test_a_python_script_with_lines_of_slurm_is_one_of_slurm(tmp_path: Path) -> None:
