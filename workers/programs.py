@@ -12,8 +12,8 @@ loader and compile workers get no signal. More rules:
   does not handle SIGTERM is.
 * What runs again as it did when it was stopped, started by the same process, is stopped too, then what starts it. So
   is the job's own code that begins to handle the signal after a stop of programs of which none could save.
-* Late, at three quarters of the grace, the signal goes to what was left to a trap, and to a shell with a trap on EXIT
-  alone, which ends at it and cleans up.
+* Late, at three quarters of the grace, the signal goes to what was left to a trap (if the trap told it, after half of
+  what remained when that ended, if that is earlier), and to a shell with a trap on EXIT alone, which cleans up.
 * A process that reads what another one of the attempt writes (`| tee log`) is a filter: it ends with its input. One
   that handles SIGTERM is none, unless it reads errors as well (`2>&1 | python log.py`).
 * What the signal would only kill waits for programs that save: a server or a mount in the background, of which they may
@@ -86,6 +86,10 @@ _BACKGROUND = re.compile(
 _NO_COMMANDS = re.compile(
     r"(?m)^[ \t]*#[^\n]*|[ \t]#[^\n]*|\$\(\([^()\n]{0,200}\)\)|\$\([^()\n]{0,200}\)|'[^'\n]{0,200}'"
 )
+#: A comment that no quotes can hide.
+_COMMENT = re.compile(r"""(?m)^[ \t]*#[^\n]*|[ \t]#[^\n'"]{0,200}$""")
+#: Commands that read and write the files named behind them, and run none.
+_MOVES_FILES = re.compile(r"(?<![\w./+-])(?:cp|mv|rm|touch|cat|tar|rsync)[ \t][^\n;&|]*")
 _END_OF_FUNCTION = re.compile(r"[\n;][ \t]*\}")
 
 
@@ -121,7 +125,8 @@ def term_trap(text: str) -> TermTrap:
     hides = any(found[1] or found[2] in functions for found in _BACKGROUND.finditer(commands))
     forwards = _does(text, actions, _SENDS) or (_does(text, actions, _EXITS) and _does(text, exit_actions, _SENDS))
     cleanup = frozenset(map(os.path.basename, _called(text, exit_actions)[1] if exit_actions else ()))
-    calls = frozenset(_called(text, actions)[1] if actions else ())
+    run = [_MOVES_FILES.sub("", action) for action in actions]
+    calls = frozenset(_called(_MOVES_FILES.sub("", text), run)[1] if actions else ())
     has_wait, awaited = _WAITS.search(text) is not None, _awaited(text, commands)
     return TermTrap(bool(actions), forwards, bool(exit_actions), hides, has_wait, awaited, cleanup, calls)
 
@@ -133,10 +138,10 @@ def _awaited(text: str, commands: str) -> tuple[int, int] | None:
     """
     functions = [found.start() for found in _FUNCTION.finditer(commands)]
     ends = [found.start() for found in _END_OF_FUNCTION.finditer(commands)]
-    names = set(_WAITS.findall(text))
+    names = set(_WAITS.findall(_COMMENT.sub("", text)))
     name = names.pop() if len(names) == 1 else ""
     starts = [found.start() for found in _STARTS.finditer(commands)]
-    given = [found.start() for found in re.finditer(r"\bwait\b" if name == "!" else rf"\b{name}=\$!", commands)]
+    given = [found.start() for found in re.finditer(r"\bwait\b" if name == "!" else rf'\b{name}="?\$!', commands)]
     is_hidden = any(_last_before(start, functions) > _last_before(start, ends) for start in starts)
     return (bisect(starts, given[0]), len(starts)) if name and len(given) == 1 and not is_hidden else None
 
@@ -226,6 +231,17 @@ def _code(pid: int, words: tuple[str, ...]) -> str:
         paths += [*names, *(f"{names[0]}/{name}" for name in names[1:])]
     folders = [os.path.dirname(start), *([start] if option == "-m" else [])]
     return _append_files(text, [f"{folder}/{path}.py" for folder in folders for path in paths[:_NAMED_MOST]])
+
+
+def _called_scripts(pid: int, names: Collection[str]) -> str:
+    """Returns the text of those of the files that are scripts, by their names or first bytes."""
+    text = ""
+    for name in sorted(names)[:_NAMED_MOST]:
+        folder = "root" if name.startswith("/") else "cwd"
+        script = _append_files("", [os.path.join(f"/proc/{pid}/{folder}", name.lstrip("/"))])
+        if name.endswith((".sh", ".py")) or script.startswith("\n#!"):
+            text += script
+    return text[:_TEXT_MOST]
 
 
 def _append_files(text: str, paths: list[str]) -> str:
@@ -451,8 +467,7 @@ def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
         return replace(shell, handles_term=False, cleans_up=cleans_up)
     # A trap that is not in the text (of a script that came through a pipe) may pass the signal on.
     is_unknown = not trap.exists and shell.command not in _NEVER_TRAP
-    paths = [os.path.join(f"/proc/{shell.pid}/cwd", name) for name in sorted(trap.calls)[:_NAMED_MOST]]
-    called = "" if trap.forwards else _read_in_time(lambda: _append_files("", paths), "")
+    called = "" if trap.forwards else _read_in_time(lambda: _called_scripts(shell.pid, trap.calls), "")
     return replace(shell, forwards=trap.forwards or is_unknown or _SENDS.search(called) is not None)
 
 

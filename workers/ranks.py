@@ -201,17 +201,20 @@ EXIT_OF_ENGINE = 125
 #: libcuda.so.1: cannot open …`) is not among them.
 _OWN_ERRORS = re.compile(
     rb"^(ModuleNotFoundError: |ImportError: cannot import name |SyntaxError: |IndentationError: |NameError: "
-    rb"|\S*: error: (unrecognized|the following) arguments|\S*python[0-9.]*: (can't open file |No module named ))",
+    rb"|\S*: error: (unrecognized|the following) arguments|\S*python[\w.-]*: (can't open file |No module named ))",
     re.MULTILINE,
 )
-#: Where torchrun's report begins, which may be longer than a program's last words.
+#: Where torchrun's report begins, which may be longer than a program's last words, and its last line.
 _REPORT = re.compile(rb"failed \(exitcode: -?[0-9]{1,3}\) local_rank: ")
+_LAST_OF_REPORT = b"=" * 20
 _LAST_WORDS_BYTES = 2000
 
 
 def is_own_fault(output: bytes) -> bool:
     """Returns whether the end of a failed rank's output shows that the program itself is at fault."""
-    end = max((found.start() for found in _REPORT.finditer(output)), default=len(output))
+    is_report_last = output.rstrip().endswith(_LAST_OF_REPORT)
+    reports = [found.start() for found in _REPORT.finditer(output)] if is_report_last else []
+    end = max(reports, default=len(output))
     return _OWN_ERRORS.search(output[max(0, end - _LAST_WORDS_BYTES) : end]) is not None
 
 
@@ -353,7 +356,8 @@ class Ranks:
         is_cleaning_up_now = False
         for program in self._programs:
             own = program.name.pid
-            is_due = own in alive and not (program.was_signalled or program.is_told)
+            is_told = program.is_told and not (is_late and program.found.is_late and handles_term(own))
+            is_due = own in alive and not (program.was_signalled or is_told)
             is_due = is_due and program.pids.isdisjoint(spared)
             if program.found.is_late:
                 is_due = is_due and is_late and program.pids.isdisjoint(alive - {own})
@@ -408,9 +412,13 @@ class Ranks:
             if program.is_told or was_left:  # a second stop may leave less time
                 program.due_at = min(program.due_at, (now + kill_at) / 2)
             if now >= program.due_at and not program.was_signalled:
-                program.signal()
+                if program.found.is_late and not handles_term(program.name.pid):
+                    program.was_signalled = True  # it has had it
+                else:
+                    program.signal()
             # Its trap has ended, to which it was left.
-            is_left_alone = self.have_all_ended and program.found.is_late and not program.was_signalled
+            is_left_alone = self.have_all_ended and program.found.is_late
+            is_left_alone = is_left_alone and not (program.was_signalled or program.is_told)
             program.waits |= is_left_alone and not handles_term(program.name.pid)
         known_names = {each.name for each in known}
         for heir in programs_among(self._pids(), clients) if told else ():
@@ -505,6 +513,9 @@ class Ranks:
         is_due = not (self._could_save or found.found.is_late or found.found.is_aside)
         if not is_due or not found.facts.saves or not is_own_code(found.facts):
             return False
+        told = [each for each in self._programs or () if each.was_signalled and not each.facts.is_shell]
+        if any(each.name in found.above or each.facts.image == found.facts.image != (0, 0) for each in told):
+            return False  # below a stage that was told, or forked by it to save
         traps = [each.facts for each in self._programs or () if each.facts.cleans_up and each.name in found.above]
         pids = [found.name.pid, *(name.pid for name in found.above)]
         return not any(is_cleaning_up(shell, [found.name.pid], pids) for shell in traps)

@@ -10,6 +10,7 @@ from tests.support.debian_packages import unpacked
 from tests.support.stop_runs import SAVE, Run, bash, ends, said
 from tests.support.stopped_programs import (
     ASKED,
+    HANDS_ON,
     RAISER,
     SAVER,
     SERVER,
@@ -326,6 +327,7 @@ def test_what_begins_after_a_stop_at_which_nothing_could_save_is_told(run: Run, 
     """Once it handles the signal: a script without `-e` goes on from its preparation to its training, which saves."""
     copies = "import signal, time\nsignal.signal(15, lambda *_: exit(3))\ntime.sleep(3); print('copied', flush=True)\n"
     (tmp_path / "copy.py").write_text(copies)
+    (tmp_path / "hands.py").write_text(HANDS_ON)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/copies").write_text(f"#!{sys.executable}\n{copies}")
     (tmp_path / "bin/copies").chmod(0o755)
@@ -336,6 +338,7 @@ def test_what_begins_after_a_stop_at_which_nothing_could_save_is_told(run: Run, 
         "a module": "python plain.py; python -m save; exit $?",
         "in the background": f"python plain.py; {SAVE} & wait $!; exit $?",
         "by its path": f"python plain.py; python {tmp_path}/save.py; exit $?",
+        "forks its save": "python plain.py; python hands.py fork; exit $?",
     }
     commands = {name: ["bash", "-c", text] for name, text in told.items()}
     assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))

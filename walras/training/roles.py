@@ -113,7 +113,7 @@ def _address(place: list[Any]) -> str:
 class Meeting:
     """The connections between the machines: all of them to the first, by which each learns where the others listen."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], counts: Mapping[str, int]) -> None:
         self._rank, self._machines = int(environ["WALRAS_NODE_RANK"]), int(environ["WALRAS_NUM_NODES"])
         self._place = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
         self._key = hashlib.sha256(f"roles {environ.get('WALRAS_TOKEN', '')}".encode()).hexdigest()
@@ -124,6 +124,7 @@ class Meeting:
         #: Whether the first machine said that the leading role has ended, and since when it is gone.
         self.is_done = False
         self.lost_at: float | None = None
+        self._names = {f"{role} {index}" for role, count in counts.items() for index in range(count)}
         #: Processes, on whichever machine, that others start after and that have succeeded.
         self.over: set[str] = set()
 
@@ -221,7 +222,7 @@ class Meeting:
 
     def note_over(self, name: str) -> None:
         """Takes note of a process that has succeeded, and tells the other machines, through the first one."""
-        if name not in self.over:
+        if name in self._names - self.over:
             self.over.add(name)
             self.tell(f"{name};".encode())
 
@@ -264,7 +265,7 @@ class RoleProcesses:
             RoleProcess(role, index, first, devices, [_held_port(), _held_port()])
             for role, index, first, devices in told["here"]
         ]
-        self._meeting = Meeting(environ)
+        self._meeting = Meeting(environ, self._counts)
         self._is_first = environ["WALRAS_NODE_RANK"] == "0"
         self._selector = selectors.DefaultSelector()
         self._peers: dict[str, list[list[Any]]] = {}
@@ -365,7 +366,8 @@ class RoleProcesses:
             self._fail(own, code, now)
             return
         own.ended = code
-        if any(own.role in role["after"] for role in self._roles.values()) and not code:
+        has_succeeded = not (code or self._is_ending or self._is_stopping)
+        if has_succeeded and any(own.role in role["after"] for role in self._roles.values()):
             self._meeting.note_over(own.name)
         if own.role == self._leading and not self._is_ending:
             self._gone += 1

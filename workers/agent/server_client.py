@@ -268,8 +268,10 @@ class Enrolment:
     #: Called before another incarnation is stored as met: queues what it may not know. Returns whether that is stored;
     #: if not, the next agent meets this incarnation as a new one, and queues it again.
     on_other_incarnation: Callable[[], bool] = lambda: True
-    #: What is known and not in the file: the disk is full, or what goes before it is not stored yet.
+    #: What is known and not in the file, as the disk is full.
     _unwritten: dict[str, Any] | None = field(default=None, init=False)
+    #: The incarnation that the file names while what later ones may not know is not stored; None: the one last met.
+    _untold_since: ClusterIdentity | None = field(default=None, init=False)
 
     @property
     def node_id(self) -> str:
@@ -332,8 +334,9 @@ class Enrolment:
         else:
             log.warning("cluster %s: incarnation %s after %s", told.cluster_id, told.incarnation, known.incarnation)
         is_told = known is None or self.on_other_incarnation()
+        self._untold_since = None if is_told else self._untold_since or known
         self.cluster = told
-        self._keep(self._kept().registered, is_durable=is_told)
+        self._keep(self._kept().registered)
         return known is not None
 
     def forget(self) -> None:
@@ -356,12 +359,11 @@ class Enrolment:
             del facts["facts"]["machine"]  # as it was written down before machines had parts
         return facts
 
-    def _keep(self, registered: Registered | None, *, is_durable: bool = True) -> None:
-        told = _Kept.model_validate({"for": self._facts(), "registered": registered, "cluster": self.cluster})
+    def _keep(self, registered: Registered | None) -> None:
+        met = self._untold_since or self.cluster
+        told = _Kept.model_validate({"for": self._facts(), "registered": registered, "cluster": met})
         kept = told.model_dump(mode="json", by_alias=True)
         self._unwritten = kept
-        if not is_durable:
-            return
         try:
             write_durably(self.state / CREDENTIAL_FILE, kept)
         except OSError as error:  # the next agent meets the server as this one did
@@ -375,7 +377,8 @@ class Enrolment:
         except FileNotFoundError:
             return _Kept(cluster=self.cluster)
         given_for = {name: value for name, value in kept["for"].items() if name in self._facts()}
-        return _Kept.model_validate(kept | {"for": given_for})
+        met = self.cluster if self._untold_since else kept["cluster"]
+        return _Kept.model_validate(kept | {"for": given_for, "cluster": met})
 
     def _join_token(self, kept: "_Kept") -> str:
         if self.join_token_file is None:

@@ -17,7 +17,7 @@ import pytest
 from tests.support.attempts import ROOT
 from tests.support.waiting import wait_for
 from walras.spec.roles import ROLES_COMMAND
-from walras.training.roles import RoleProcesses
+from walras.training.roles import Meeting, RoleProcesses
 
 TOKEN = "the attempt's"
 
@@ -259,6 +259,47 @@ def test_a_process_that_a_stop_ends_before_the_stop_is_read_has_not_failed(
             supervisor.sendall(b'{"type": "stop", "grace_s": 9, "reason": "x"}\n')
             (tmp_path / "told").touch()
             assert end.result(60) == 85
+
+
+@pytest.mark.parametrize(("how", "code"), [("a failure", 3), ("a stop", 85)])
+def test_a_process_that_is_ended_has_not_succeeded(machines: Machines, how: str, code: int) -> None:
+    """Though it ends with 0: another machine, where a process starts after it, is not told so."""
+    head = role("trap 'kill $!; exit 0' TERM; echo up; sleep 1000 & wait")
+    fails = role("until test -e fail; do sleep 0.1; done; exit 3")
+    places = {"lead": [["127.0.0.1", 1, 2]], "head": [["127.0.0.1", 3, 4]], "roll": [["127.0.0.1", 5, 6]]}
+    with machines.as_first() as listening:
+        roles = {"lead": role("", after=("head",)), "head": head, "roll": fails}
+        machines.start(roles, [], [["head", 0, 0, 0], ["roll", 0, 0, 0]], only=1)
+        caller, _ = listening.accept()
+        with caller:
+            assert b'"rank": 1' in caller.recv(65536)
+            caller.sendall(json.dumps(places).encode() + b"\n")
+            (machine,) = machines.all
+            assert machine.stdout is not None
+            assert "up" in machine.stdout.readline()
+            if how == "a failure":
+                (machines.folder / "fail").touch()
+            else:
+                machines.supervisors.append(machines.supervisors[0].accept()[0])
+                machines.supervisors[-1].sendall(b'{"type": "stop", "grace_s": 9, "reason": "x"}\n')
+                for child in Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split():
+                    os.kill(int(child), signal.SIGTERM)
+            assert [found for found, _ in machines.ends()] == [code]
+            assert caller.recv(100) == b""
+
+
+def test_only_the_jobs_own_processes_are_taken_for_over() -> None:
+    """Another machine may send any name; the first would keep it and tell all others."""
+    environ = {"WALRAS_NODE_RANK": "0", "WALRAS_NUM_NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    meeting = Meeting(environ, {"lead": 1, "head": 2})
+    own, other = socket.socketpair()
+    with own, other:
+        own.setblocking(False)
+        meeting._connections[own] = b""
+        other.sendall(b"head 1;head 2;head 01;who 0;")
+        assert meeting.poll() == 0
+        assert meeting.over == {"head 1"}
+        assert other.recv(100) == b"head 1;"
 
 
 def test_a_stranger_at_the_meeting_is_turned_away(machines: Machines) -> None:

@@ -285,7 +285,8 @@ async def test_an_agent_that_is_killed_as_it_meets_a_restored_server_has_told_it
     if not has_room:
         store._db.execute("PRAGMA query_only = ON")
     assert enrolment.take_identity(_RESTORED, PROTOCOL)
-    assert enrolment.cluster == _RESTORED
+    enrolment.forget()
+    assert (enrolment.cluster, enrolment._kept().cluster) == (_RESTORED, _RESTORED)
     store.close()
     kept = json.loads((tmp_path / CREDENTIAL_FILE).read_bytes())
     store = AgentStore(tmp_path)

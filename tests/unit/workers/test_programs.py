@@ -208,6 +208,9 @@ def test_what_a_trap_on_exit_runs_is_read_from_its_text() -> None:
         ("tb & train &", None),
         ("run() { train & P=$!; wait $P; }; tb & run", None),
         ("end() { kill $S; }; trap end EXIT; tb & S=$!; train & P=$!; wait $P", (2, 2)),
+        ('# wait for all\ntb & train & # wait\nP="$!"; wait $P', (2, 2)),
+        ("tb & A=$!; train & B=$!; echo 'step #1'; wait $A; wait $B", None),
+        ("tb & A=$!; train & B=$!; echo 'step #1' #2; wait $A\nwait $B", (2, 2)),
     ],
 )
 def test_which_command_a_script_waits_for_is_read_from_its_text(text: str, awaited: tuple[int, int] | None) -> None:
@@ -425,6 +428,91 @@ def test_an_heir_that_was_told_gets_no_signal_before_it_is_due(tmp_path: Path) -
     words += [sys.executable, tmp_path / "raises.py"]
     done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
     assert done.stdout == "False False True ", done.stderr
+
+
+_LEFT = """
+import atexit, signal, sys
+from pathlib import Path
+from tests.support.attempts import SupervisedAttempt
+from workers import processes
+from workers.ranks import Ranks
+processes.become_subreaper()
+attempt = SupervisedAttempt(Path(sys.argv[1]), ["bash", "-c", sys.argv[2]])
+attempt.folder.mkdir()
+ranks = Ranks(attempt.folder, attempt.plan)
+atexit.register(ranks.signal_all, signal.SIGKILL)
+def wait_for(word):
+    while word not in ranks.all[0].output.recent:
+        ranks.all[0].output.copy()
+wait_for(b"up")
+ranks.terminate((), (), is_stop=True)
+wait_for(b"caught")
+while not ranks.have_all_ended:
+    ranks.reap()
+ranks.inherit((), 0.0, 100.0)
+(left,) = [program for program in ranks._programs if program.name.is_alive]
+print(left.is_told, left.was_signalled, end=" ")
+ranks.inherit((), 30.0, 100.0)
+ranks.terminate((), (), is_late=True, is_stop=True)
+print(left.was_signalled, end=" ")
+ranks.inherit((), 50.0, 100.0)
+print(left.was_signalled, left.may_pass_on or left.waits)
+if left.facts.words[-1] == "reset":
+    wait_for(b"saved")
+"""
+#: Left to a trap, which tells it; it saves until it is told again, unless it resets its handler for that time.
+_IS_LEFT = """
+import os, signal, sys, time
+def stop(*_):
+    if sys.argv[-1] == "reset":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    print("caught", flush=True)
+    time.sleep(2.0)
+    print("saved", flush=True)
+signal.signal(signal.SIGTERM, stop)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("how", "is_late_told"), [("reset", False), ("keep", True)])
+def test_what_a_trap_told_gets_the_signal_at_half_or_late_unless_that_would_kill_it(
+    tmp_path: Path, how: str, is_late_told: bool
+) -> None:
+    """Whichever is first, after the trap has ended; who handles the signal no longer has had it, and saves."""
+    (tmp_path / "left.py").write_text(_IS_LEFT)
+    text = f"trap 'kill $P; exit 85' TERM; {sys.executable} {tmp_path}/left.py {how} & P=$!; wait $P"
+    words = [sys.executable, "-c", _LEFT, str(tmp_path / "attempt"), text]
+    done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
+    assert done.stdout == f"True False {is_late_told} True False\n", done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("action", "forwards"),
+    [
+        ("cp train.log kept.log; wait $P", False),
+        ("report train.log; wait $P", False),
+        ("echo; cp tell.sh kept.sh", False),
+        ("sh ./tell.sh $P", True),
+        ("./tell $P", True),
+        ("@/tell $P", True),
+    ],
+)
+def test_a_trap_passes_the_signal_on_by_scripts_that_it_runs(action: str, forwards: bool, tmp_path: Path) -> None:
+    """Not by a log that it copies, in which the word is."""
+    (tmp_path / "train.log").write_text("the kernel may kill this\n")
+    (tmp_path / "tell.sh").write_text("kill $1\n")
+    (tmp_path / "tell").write_text("#!/bin/sh\nkill $1\n")
+    text = f"trap '{action.replace('@', str(tmp_path))}' TERM; echo up; read x; exit 0"
+    with subprocess.Popen(["bash", "-c", text], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline() == b"up\n"
+            assert read_processes([started.pid])[started.pid].forwards == forwards
+        finally:
+            started.kill()
 
 
 def test_an_image_is_that_of_a_run_and_its_forks() -> None:

@@ -310,6 +310,8 @@ def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> 
         ("python: can't open file '/w/trian.py': [Errno 2] No such file or directory", True),
         ("/opt/conda/bin/python3: can't open file '/w/trian.py': [Errno 2] No such file or directory", True),
         ("/opt/conda/bin/python3.11: No module named trian", True),
+        ("python3.13t: can't open file '/w/trian.py': [Errno 2] No such file or directory", True),
+        ("python3-dbg: No module named trian", True),
         ("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", False),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", False),
         ("RuntimeError: NCCL communicator was aborted", False),
@@ -320,7 +322,9 @@ def test_errors_that_a_program_has_anywhere_are_told_from_a_machines(last: str, 
     """By the end of its output, however much was printed before, or by torchrun behind it on each of its ranks."""
     output = f"epoch 1\n{'x' * 5000}\nTraceback (most recent call last):\n{last}\n"
     report = f"E1130 torch/x.py:1] failed (exitcode: 1) local_rank: 0 (pid: 8748) of binary: python\n{'x' * 5000}\n"
+    report += f"{'=' * 60}\n"
     assert is_own_fault(output.encode()) is is_own_fault((output + report).encode()) is own
+    assert is_own_fault(f"SyntaxError: x\n{report}epoch 1\n{last}\n".encode()) is own  # of what a script ran next
 
 
 def test_a_file_that_a_full_disk_cut_never_takes_the_place_of_a_whole_one(tmp_path: Path) -> None:
