@@ -15,6 +15,7 @@ from scheduler.core.events import Solved, Woke
 from scheduler.live.assembly import AssembledServer, ServerConfig, assemble_server, restore_and_configure
 from scheduler.live.auth.access_control import UserCaller, UserRole
 from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.budget_sums import UseRow
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.job_submission import Dependencies, draft_job
@@ -246,6 +247,9 @@ async def world(
     if not real_time:
         _set_clock(assembled, clock)
         loop.state.epoch_unix_s = EPOCH_UNIX_S
+        loop.state.budgets.days.clear()
+        for row in store.use_by_day(EPOCH_UNIX_S):
+            loop.state.budgets.add(UseRow(*row))
         loop.effect_handlers = [
             assembled.server.gateway, InlineSolver(loop), assembled.server.start_forecasts, assembled.server.metrics,
         ]  # fmt: skip

@@ -123,7 +123,7 @@ def _command_mapping(file: str, command: list[str]) -> dict[str, Any] | None:
 _STARTERS = re.compile(r"(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|srun|uv)")
 #: Programs that start another one: before a script that they name.
 _STARTERS_OF_ANY = re.compile(
-    rf"{_STARTERS.pattern}|conda|(?:micro)?mamba|pixi|poetry|pipenv|pdm|hatch|sbatch|mpirun|mpiexec|horovodrun|ray|env"
+    rf"{_STARTERS.pattern}|\.|pypy3?|ipython|coverage|wandb|kernprof|conda|(?:micro)?mamba|pixi|poetry|pipenv|pdm|hatch|sbatch|mpirun|mpiexec|horovodrun|ray|env"
     r"|exec|nohup|nice|time|timeout|numactl|taskset|setsid|sudo|source|composer|singularity|apptainer|zsh|ksh|dash"
 )
 _SETS_A_VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
@@ -139,7 +139,9 @@ def _refuse_second_program(file: str, command: list[str]) -> None:
     at = next((number for number, word in enumerate(command) if Path(word) == Path(file)), None)
     program = Path(command[0]).name
     first = next((word for word in command if not _SETS_A_VARIABLE.match(word)), "")
-    starts = _STARTERS.fullmatch(program) if at is None else _STARTERS_OF_ANY.fullmatch(Path(first).name)
+    starts = _STARTERS.fullmatch(program) if at is None else _STARTERS_OF_ANY.fullmatch(Path(first).name or first)
+    if at and not starts:  # or the file is the first word, or the one behind such a program
+        starts = command[at] == first or _STARTERS.fullmatch(Path(command[at - 1]).name)
     if at != 0 and not starts:
         return
     rest = "" if at is None else shlex.join(command[at + 1 :])

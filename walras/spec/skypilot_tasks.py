@@ -101,7 +101,7 @@ def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
 def _judge_text(name: str, text: str, named: Sequence[str], reading: ForeignReading) -> None:
     """Refuses commands, variables and folders of SkyPilot's that are not here: the text would do something else."""
     for number, words in commands_of(text):
-        if words[0].rpartition("/")[2] == "sky" and words[1:]:
+        if re.fullmatch(r"(?:[/~$].*/)?sky", words[0]) and words[1:]:  # not a program of the job's own
             asked = f"{as_written(' '.join(words[:2]))}: a job cannot ask SkyPilot to start or end anything here"
             reading.refused.append(f"{name}: line {number}: {asked}")
     known = {*re.findall(r"SKY\w+", _VARIABLES), *named}

@@ -370,8 +370,12 @@ _ONLY_PREPARES = frozenset(
 _OWN_PROGRAM = re.compile(r"(?!/(usr/)?s?bin/)[^=]*/(?!pip3?$|conda$|mamba$|nvidia-smi$)[^/]*")
 
 
+#: A condition: what it computes, it runs to know how that ends.
+_ASKS = re.compile(r"\s*(?:if|elif|while|until|!)\s")
+
+
 def _runs_a_program(name: str, words: list[str]) -> bool:
-    if words == [_COMPUTED] or _ONLY_PREPARES & {" ".join(words[1:2]), " ".join(words[1:3])}:
+    if _ONLY_PREPARES & {" ".join(words[1:2]), " ".join(words[1:3])}:
         return False
     with_verb = name + next((word for word in words[1:] if word in ("run", "agent")), "")
     is_known = _RUNS_A_PROGRAM.match(with_verb)
@@ -411,7 +415,7 @@ def judge_commands(text: str, nodes: int, reading: ForeignReading) -> None:
             reading.refused.append(
                 f"{place}: {name}: it would start on each of the {nodes} machines by itself; use srun, or torchrun"
             )
-        elif nodes > 1 and _runs_a_program(name, words):
+        elif nodes > 1 and _runs_a_program(name, words) and not (said == [_COMPUTED] and _ASKS.match(lines[number])):
             shown = as_written(words[0])[:40]
             reading.refused.append(f"{place}: {shown}: outside srun: on the first machine there, here on all")
         elif name == "scontrol":
@@ -438,7 +442,7 @@ def _judge_scontrol(words: list[str], line: str, place: str, reading: ForeignRea
     elif found := _FIELDS.search(line) if words[1:2] and words[1].startswith("job") else None:
         told = f"show job: it has no {found[0]} here"
     if told:
-        reading.refused.append(f"{place}: scontrol {told}")
+        reading.refused.append(f"{place}: scontrol {as_written(told)}")
 
 
 #: What has another value on each machine, where Slurm evaluates a script once: variables, and commands in `$()`.
@@ -479,8 +483,10 @@ def _judge_values(text: str, reading: ForeignReading) -> None:
             causes[name] = why
     steps = {number for number, words in commands_of(text) if _with_meaning(words, text)[0].endswith("srun")}
     for number, line in logical_lines(text):
-        if number not in steps or only_prints(line) or re.match(r"\s*(?:export\s+)?\w+=\W?(?:\$\(|`)", line):
+        if number not in steps or re.match(r"\s*(?:export\s+)?\w+=\W?(?:\$\(|`)", line):
             continue
+        if only_prints(line):  # but for its steps, whose tasks have arguments
+            line = "; ".join(each for each in _apart(line)[1] if "srun" in each)
         said = _NAMES_ONLY.sub("", line)
         # In the quotes of a task's own shell a job's address and port are right, whatever the script exports.
         if why := of_text(re.sub(r"'[^']*'|\\\$", "", said)) or of_names(_OWN_PLACE.sub("", said)):
@@ -499,7 +505,7 @@ def _judge_step(words: list[str], line: str, place: str, nodes: int, reading: Fo
             reading.refused.append(f"{place}: srun --{option.option.name}: {option.option.why}")
         elif option.option.name == "mpi" and option.value.startswith(("pmi", "cray")):
             reading.refused.append(
-                f"{place}: srun --mpi={option.value[:20]}: a program of MPI would run alone in each task"
+                f"{place}: srun --mpi={as_written(option.value)[:20]}: a program of MPI would run alone in each task"
             )
     if ":" in words:
         reading.refused.append(f"{place}: srun ... : a step of several parts")
@@ -536,15 +542,21 @@ def commands_of(text: str, depth: int = 0) -> Iterator[tuple[int, list[str]]]:
                 is_pattern = in_case > 0 and token.startswith(")") and not opened
                 if not (len(words) == 1 and (is_pattern or token.startswith("()"))):  # else a name, and no command
                     yield from _command(number, words, depth)
-                in_case += ("case" in words[:2]) - (words[:1] == ["esac"])
+                in_case += _opens_case(words)
                 opened -= min(opened, token.count(")"))
                 words = []
             else:
                 words.append(token)
         yield from _command(number, words, depth)
-        in_case += ("case" in words[:2]) - (words[:1] == ["esac"])
+        in_case += _opens_case(words)
         for each in inside:
             yield from ((number, inner) for _, inner in commands_of(each, depth + 1))
+
+
+def _opens_case(words: list[str]) -> int:
+    """Returns 1 for what begins a `case`, -1 for what ends one, else 0."""
+    is_open = words[:1] == ["case"] or (words[1:2] == ["case"] and words[0] in _BEFORE)
+    return is_open - (words[:1] == ["esac"])
 
 
 def _command(number: int, words: list[str], depth: int) -> Iterator[tuple[int, list[str]]]:
@@ -569,7 +581,7 @@ def _command(number: int, words: list[str], depth: int) -> Iterator[tuple[int, l
             yield number, rest
             is_elsewhere = rest[0].rpartition("/")[2] == "ssh"
             for _, inner in commands_of(_text_of_command(rest), depth + 1):
-                if not is_elsewhere or inner[0].rpartition("/")[2] in (*REFUSED_COMMANDS, "sky"):
+                if not is_elsewhere or inner[0][0] == "$" or inner[0].rpartition("/")[2] in (*REFUSED_COMMANDS, "sky"):
                     yield number, inner
             return
 
@@ -645,7 +657,7 @@ _CASE = re.compile(r"case\s[^;&|]{1,200}?\sin\s")
 
 def _end_of(line: str, at: int, *, has_cases: bool) -> int:
     """Returns the place behind the `)` that closes what a place is in; the line's end if nothing does."""
-    depth, quote, cases = 1, "", list[int]()
+    depth, quote, cases, last = 1, "", list[int](), line.rfind("esac") if has_cases else -1
     while at < len(line) and depth:
         character = line[at]
         if character == "\\" and quote != "'":
@@ -659,7 +671,7 @@ def _end_of(line: str, at: int, *, has_cases: bool) -> int:
         elif character == ")":
             depth -= not cases or cases[-1] != depth
         elif has_cases and character in "ce" and line[at - 1] in " \t\n;&|(":
-            if _CASE.match(line, at) and line.find("esac", at) > 0:
+            if at < last and _CASE.match(line, at):
                 cases.append(depth)
             elif cases and line.startswith("esac", at):
                 cases.pop()
@@ -700,7 +712,11 @@ def only_prints(line: str, *, to_files: bool = False) -> bool:
     """
     said = re.sub(r"\"[^\"]*\"|'[^']*'", "", line)
     if to_files:
-        said = re.sub(r"(?:\d?>&[12]\s*)?(?:\|\s*tee\b[^|;&]*|>>?\s*[^\s|;&(`]*\s*|)$", "", said)
+        if re.search(r">\s*\"[^\"]*[$`]\(", line) or any(
+            re.search(r"&&|\|\|(?!\s*(?:true|:)\s*$)", each) for each in _apart(line)[1]
+        ):
+            return False  # the answer names the file, or something is done by it
+        said = re.sub(r"(?:\d?>&[12]\s*)?(?:\|\s*tee\b[^|;&(]*|>>?\s*[^\s|;&(`]*\s*|)$", "", said)
     return re.match(r"\s*(?:echo|printf)\b[^|>;&]*$", said) is not None
 
 

@@ -18,7 +18,7 @@ from scheduler.live.loop.recurring_steps import begin_month_if_due
 from scheduler.live.store.event_journal import replay_journal
 from scheduler.live.store.sqlite_store import read_stored_journal
 from tests.support.http_face import facing
-from tests.support.live_world import FIFO, FakeAgent, world
+from tests.support.live_world import EPOCH_UNIX_S, FIFO, FakeAgent, world
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.states import Reason
 
@@ -35,8 +35,8 @@ def with_budgets(*budgets: dict[str, Any]) -> dict[str, Any]:
     return {**FIFO, "rules": {**rules, "budgets": list(budgets), "groups": [{"name": "team", "users": ["ada", "bob"]}]}}
 
 
-#: From today on, so that no test runs over its end.
-TODAY = datetime.now(UTC).date().isoformat()
+#: From the day on that the test's clock shows, so that no test runs over its end.
+TODAY = datetime.fromtimestamp(EPOCH_UNIX_S, UTC).date().isoformat()
 FORTNIGHT = with_budgets({"group": "team", "accelerator_h": 3.0, "every": "14d", "starts": TODAY})
 
 

@@ -83,9 +83,9 @@ def test_a_task_is_taken_with_its_values_or_refused(
 
 @pytest.mark.parametrize("word", ["ssh h ", "find . -exec ", "eval ; ", "x=$(", "x=$((", "bash -c 'a", "case a in "])
 def test_a_text_of_a_text_is_read_to_a_depth(word: str, tmp_path: Path) -> None:
-    """A hostile script is judged all the same, on its next line too."""
-    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -n1\nsbatch a\n{word * 400}\n")
-    with pytest.raises(JobSpecError, match="line 3: sbatch"):
+    """A hostile script is judged all the same, by its other lines."""
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -n1\ntrue\nsbatch a\n{word * 400}\n")
+    with pytest.raises(JobSpecError, match="line 4: sbatch"):
         read_job_file(str(tmp_path / "job.sbatch"), [], [], [])
 
 
