@@ -179,24 +179,7 @@ class PlanOrdering(JobOrdering):
         return job.request.priority_class, -self._rank_of(job), -job.job_id
 
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
-        if not self.is_entitled(job, pool) or self.protects(job) is not None:
-            return False
-        return fetch_s <= 0 or self._repays_fetching(job, pool, fetch_s)
-
-    def _repays_fetching(self, job: JobRecord, pool: int, fetch_s: float) -> bool:
-        """Returns whether a move saves more time than the downloads that no plan knows of, or more USD than they cost.
-
-        They delay the end, and what is rented there is paid for meanwhile.
-        """
-        ledger, job_class = self._ledger, self._ledger.class_of(job)
-        here, there = (ledger.fleet.pools[row] for row in (int(ledger.columns.pool[job.slot]), pool))
-        spent = [gang_usd_per_h(state.pool, ledger.count_on(job, state.row)) * state.rented for state in (here, there)]
-        rate, speed, left_s = ledger.rate_of(job), job_class.speeds[pool], remaining_here_s(ledger, job)
-        if left_s == inf or speed <= 0:
-            return speed > rate or spent[1] < spent[0]
-        takes_s = left_s * rate / speed + fetch_s + ledger.restart_s(job, ledger.policy.rules)
-        worth = ledger.policy.rules.value_of(job.request)[0]
-        return takes_s < left_s or (spent[0] + worth) * left_s > (spent[1] + worth) * takes_s
+        return self.is_entitled(job, pool) and self.protects(job) is None
 
     def protects(self, job: JobRecord) -> Protection | None:
         if not self.moves:

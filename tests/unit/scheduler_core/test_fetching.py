@@ -172,41 +172,6 @@ def test_a_move_is_made_once_it_pays_for_its_bytes(fetch_s: float, pays_at: floa
     assert moved_at(fleet, 1000.0) == pays_at
 
 
-def planned_on_b(steps: float, there: tuple[str, ...]) -> bool:
-    """Whether job 1, at 4 steps/s on a with its inputs, moves to b at 8 where a plan has it. A fetch takes 300 s."""
-    fleet = cluster("walras", rules=QUICK, machines="")
-    for name, steps_per_s in (("a", 4.0), ("b", 8.0)):
-        fleet.tell(ThroughputMeasured(0.0, K, name, 1, steps_per_s))
-    joined(fleet, "a1", "a", *DATA)
-    for _ in range(3):
-        fleet.tell(RestartMeasured(0.0, K, 2.0))
-    fleet.core.ledger.costs.saw_start(K, 302.0, cold=True)
-    fleet.tell(ev.JobSubmitted(0.0, job(1, data=DATA, steps=steps)))
-    fleet.answer({1: {"a": 1.0}})
-    fleet.tell(ev.AttemptStarted(0.0, J1, fleet.attempts[J1].number))
-    joined(fleet, "b1", "b", *there)
-    while fleet.at < 30.0:
-        if fleet.solves:
-            told = fleet.answer({1: {"b": 1.0}})
-            if any(isinstance(each, cmd.Revoke) for each in told):
-                return True
-        fleet.at += 1.0
-        if any(isinstance(each, cmd.Revoke) for each in fleet.tell(ev.Woke(fleet.at))):
-            return True
-    return False
-
-
-@pytest.mark.parametrize(
-    ("steps", "there", "moves"),
-    # It has 500 s left on a, and on b 250 s, a restart and the fetch; or 1,000 s and 500 s.
-    [(2000.0, DATA, True), (2000.0, (), False), (4000.0, (), True)],
-)
-def test_a_planned_move_is_made_if_it_saves_more_than_the_fetch(
-    steps: float, there: tuple[str, ...], moves: bool
-) -> None:
-    assert planned_on_b(steps, there) == moves
-
-
 def test_journals_from_before_know_no_bytes() -> None:
     row = encode_event(ev.NodeData(1.0, NodeId("a1"), ("d1",), (("d1", 5, 2.0),)))
     assert decode_event(row) == ev.NodeData(1.0, NodeId("a1"), ("d1",), (("d1", 5, 2.0),))
