@@ -412,7 +412,7 @@ class Ranks:
             if program.is_told or was_left:  # a second stop may leave less time
                 program.due_at = min(program.due_at, (now + kill_at) / 2)
             if now >= program.due_at and not program.was_signalled:
-                if program.found.is_late and not handles_term(program.name.pid):
+                if not handles_term(program.name.pid):
                     program.was_signalled = True  # it has had it
                 else:
                     program.signal()

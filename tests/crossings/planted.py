@@ -144,7 +144,7 @@ CROSSING_BUGS = (
         "owned_places_not_returned", _CORE, "lambda cycle: cycle.ledger.usage.owned.claims,", "lambda cycle: False,",
     ),
     PlantedBug(
-        "half_of_a_quota_is_rented", _SNAPSHOT, "        return state.quota\n", "        return state.quota // 2\n",
+        "half_of_a_quota_is_rented", _SNAPSHOT, "        return most\n", "        return most // 2\n",
     ),
     PlantedBug(
         "drained_machine_open_where_others_leave", _WHERE, "machine.condition is not MachineCondition.UP,", "False,",

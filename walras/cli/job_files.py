@@ -139,10 +139,12 @@ def _refuse_second_program(file: str, command: list[str]) -> None:
     at = next((number for number, word in enumerate(command) if Path(word) == Path(file)), None)
     program = Path(command[0]).name
     first = next((word for word in command if not _SETS_A_VARIABLE.match(word)), "")
-    starts = _STARTERS.fullmatch(program) if at is None else _STARTERS_OF_ANY.fullmatch(Path(first).name or first)
-    if at and not starts:  # or the file is the first word, or the one behind such a program
-        starts = command[at] == first or _STARTERS.fullmatch(Path(command[at - 1]).name)
-    if at != 0 and not starts:
+    if at is None:
+        starts = _STARTERS.fullmatch(program) is not None
+    else:  # it is the first word but for variables, or stands behind a program
+        starts = command[at] == first or _STARTERS_OF_ANY.fullmatch(Path(first).name or first) is not None
+        starts = starts or _STARTERS.fullmatch(Path(command[at - 1]).name) is not None
+    if not starts:
         return
     rest = "" if at is None else shlex.join(command[at + 1 :])
     if at == 0 or (at and program.startswith("python")):

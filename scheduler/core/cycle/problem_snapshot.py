@@ -10,7 +10,7 @@ Shapes: n jobs, c columns, p pools, w configurations (ways to run one job on one
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, inf
 
 import numpy as np
 
@@ -156,9 +156,10 @@ def _entities(ledger: Ledger, rows: IntArray, gang: FloatArray, capacity: float)
 def _machines_to_be_had(state: PoolState, now: float) -> int:
     """Returns how many rented machines the pool may hold: its quota; while requests fail, those it has or awaits.
 
-    What it holds beyond a lowered quota counts too, since it is paid for. Of a drained pool nothing is to be held.
+    What takes jobs beyond a lowered quota counts too, since it is paid for. Of a drained pool nothing is to be held.
     """
-    most = state.quota if state.pool.drained or not state.rented else max(state.quota, state.machines)
+    there = ceil(state.capacity / max(state.pool.shape.accelerators, 1)) if state.rented else 0
+    most = state.quota if state.pool.drained else max(state.quota, there)
     if state.rent_not_before <= now or not state.rent_refused:
         return most
     return min(most, state.machines + sum(state.awaited.values()))

@@ -2,11 +2,11 @@
 
 *Tools* limit where jobs start. A pool counts as able to prepare a job as long as one of its machines may be.
 
-*Data* decides between machines that are otherwise equal; and a running job leaves a machine with its inputs for one
-without them only if the move also pays for downloading them (`remaining_work.fetching_s`). No job waits for a machine
-with its inputs. If a machine has reported the size of an input, a download is estimated from it and the rate measured
-on the machine, else in its pool. Data is known by keys that the server and the agents compute from the job file
-(`walras.machines.machine_facts.data_key`), so that neither sends the other a URL.
+*Data* decides between machines that are otherwise equal; and under a policy of shares a running job leaves a machine
+with its inputs for one without them only if the move also pays for downloading them (`remaining_work.fetching_s`). No
+job waits for a machine with its inputs. If a machine has reported the size of an input, a download is estimated from it
+and the rate measured on the machine, else in its pool. Data is known by keys that the server and the agents compute
+from the job file (`walras.machines.machine_facts.data_key`), so that neither sends the other a URL.
 """
 
 from collections import Counter

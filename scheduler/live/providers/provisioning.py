@@ -340,8 +340,9 @@ class Provisioner:
                 continue
             whose = f"{pool.provider} and the region of zone {pool.zone}"
             if machines := self._paid_for(pool.pool_id):
+                by = f"{self.provider_name(pool.pool_id)} now" if is_held else "nobody"
                 raise ConfigError(
-                    f"{pool.pool_id} is rented by nobody, and {machines} of its machines cannot be given back",
+                    f"{pool.pool_id} is rented by {by}, and {machines} of its machines cannot be given back",
                     field=pool.provider,
                     fix=f"name it in the cluster file again, with `quota: 0`, {whose}, until `walras admin drain"
                     f" --pool {pool.pool_id}` has given them back",
@@ -370,7 +371,9 @@ class Provisioner:
         state = self._loop.state
         launched = {rent.token for _, rent in known_launches(state)}
         for rent in list(state.rents.values()):
-            if state.pools[rent.pool_id].quota or rent.token in launched or state.here_of(rent.token):
+            pool = state.pools[rent.pool_id]
+            may_rent = pool.quota > 0 and not pool.drained
+            if may_rent or rent.token in launched or state.here_of(rent.token):
                 self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
             else:
                 await self._refuse(rent.token, "its pool rents nothing more")
