@@ -319,6 +319,7 @@ async def settle(face: Face) -> None:
     provisioner = face.world.server.providers
     while provisioner._tasks:
         await next(iter(set(provisioner._tasks)))
+        await asyncio.sleep(0)  # one that has ended is taken out of them by the loop
     await face.world.quiet()
 
 
