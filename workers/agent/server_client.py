@@ -377,7 +377,7 @@ class Enrolment:
         except FileNotFoundError:
             return _Kept(cluster=self.cluster)
         given_for = {name: value for name, value in kept["for"].items() if name in self._facts()}
-        met = self.cluster if self._untold_since else kept["cluster"]
+        met = self.cluster if self._untold_since else kept.get("cluster")
         return _Kept.model_validate(kept | {"for": given_for, "cluster": met})
 
     def _join_token(self, kept: "_Kept") -> str:
