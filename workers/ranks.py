@@ -466,6 +466,9 @@ class Ranks:
             same = [each for each in ended if self._is_next_run(found, each)]
             if not self._news([found.name]) or not (same or self._is_next_stage(found)):
                 continue
+            is_early = any(each.facts.handles_term for each in same) and not handles_term(found.name.pid)
+            if is_early and not self._is_late:  # it will handle the signal as its earlier run did
+                continue
             savers = [each for each in self._savers(clients) if each.name not in found.above]
             found.waits = bool(same) and all(each.waits for each in same)
             if found.waits and savers:

@@ -272,7 +272,9 @@ def test_what_a_script_runs_beside_its_program_outlives_the_save(run: Run, tmp_p
     (tmp_path / "twice.py").write_text("import signal; signal.signal(2, int); exec(open('../server.py').read())")
     save = "    open('asked', 'w').close(); print(open('answer').read(), end='')"
     (tmp_path / "needs.py").write_text(SAVER.replace('    sys.stdout.write("saved\\n")', save))
+    (tmp_path / "slow.py").write_text("import time; time.sleep(2); exec(open('../needs.py').read())")
     ready, needs = "until [ -e served ]; do sleep 0.05; done", "CODE=0 python ../needs.py"
+    slow = "CODE=0 python ../slow.py"
     end = "kill $S; echo after; exit 85"
     texts = {
         "ended": f"python ../server.py & S=$!; {ready}; {needs}; {end}",
@@ -286,6 +288,7 @@ def test_what_a_script_runs_beside_its_program_outlives_the_save(run: Run, tmp_p
         "an orphan": f"(python ../server.py &); {ready}; {needs}; echo after; exit 85",
         "nested": f"bash -euc 'python ../server.py & S=$!; {ready}; {needs}; kill $S'; echo after; exit 85",
         "twice": f"python ../server.py & S=$!; {ready}; for n in 1 2; do {needs}; done; {end}",
+        "twice, slow to handle it": f"python ../server.py & S=$!; {ready}; for n in 1 2; do {slow}; done; {end}",
         "awaited": f"python ../server.py & S=$!; {ready}; {needs} & T=$!; wait $T; {end}",
         "awaited, nobody": f"python ../server.py & {ready}; {needs} & wait $!; echo after; exit 85",
     }
