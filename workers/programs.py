@@ -547,7 +547,7 @@ def _subtree(pid: int, children: Mapping[int, list[ProcessFacts]]) -> list[int]:
 def _found_at(
     facts: ProcessFacts, own: list[ProcessFacts], at: Mapping[int, list[Found]], clients: Collection[int]
 ) -> list[Found]:
-    """Returns the programs at and below a process, filters included; `at`: those of the processes below it."""
+    """Returns the programs at and below a process, filters included. `own`: its children; `at`: their programs."""
     ranks = [] if facts.has_rank or facts.is_shell else [child for child in own if child.has_rank]
     only_runs_others = facts.is_looked_through and (facts.is_shell or bool(own))
     if facts.pid in clients or not (ranks or only_runs_others):

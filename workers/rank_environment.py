@@ -85,7 +85,7 @@ _BY_UUID = "uuid"
 
 @dataclass(frozen=True)
 class RankSettings:
-    """The machine's additions to a start command."""
+    """What a machine adds to a start command: facts of its own that the environments of ranks state."""
 
     #: A folder that contains only the in-job client: see `build_client_folder`.
     client_folder: Path

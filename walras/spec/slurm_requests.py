@@ -20,7 +20,7 @@ from walras.spec.shell_scripts import ForeignReading
 
 
 class Answer(StrEnum):
-    """What becomes of an option."""
+    """How an option of a Slurm command is treated here."""
 
     OBEYED = "obeyed"
     #: It decides nothing that this scheduler decides; the submitter is told why.

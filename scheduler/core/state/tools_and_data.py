@@ -67,9 +67,9 @@ class DataCaches:
     def tell(
         self, row: int, before: frozenset[str], now: Mapping[str, tuple[int, float]], pool: int = 0
     ) -> frozenset[str]:
-        """Replaces a machine's data by `now` (bytes, and seconds of the download; 0: not reported).
+        """Replaces the inputs that a machine is known to have in its cache.
 
-        Returns the keys.
+        `now`: by key, the size in bytes and the seconds of its download, 0 where not reported. Returns its keys.
         """
         for key in before:
             rows = self._rows[key]
