@@ -182,6 +182,39 @@ def test_caps_that_were_lowered_after_the_backup_stay_low(data: Path, tmp_path: 
         assert (people.roles["user"].caps, people.roles["operator"].caps) == (lowest, lowest)
 
 
+def test_shares_that_were_lowered_after_the_backup_stay_low(data: Path, tmp_path: Path) -> None:
+    """Of projects and of users in them: limits, guarantees, weights and what a project owns; more is not given."""
+
+    def rows(p: dict[str, object], q: dict[str, object]) -> list[PeopleRow]:
+        return [_capped("project", name, ProjectSettings.model_validate(each)) for name, each in (("p", p), ("q", q))]
+
+    ada = {"weight": 4.0, "guaranteed": 0.3, "limits": {"fleet": 4}}
+    then = rows(
+        {"share": {"weight": 2.0, "guaranteed": 0.5, "limits": {"fleet": 8, "a": 2}, "owned": {"a": 4, "b": 1}},
+         "users": {"ada": ada, "bob": ada}},
+        {"share": {"limits": {"fleet": 2}}},
+    )  # fmt: skip
+    later = rows(
+        {"share": {"weight": 1.0, "guaranteed": 0.2, "limits": {"fleet": 4, "a": 3, "b": 1}, "owned": {"a": 2}},
+         "users": {"ada": {"weight": 5.0, "limits": {"fleet": 0}}, "cy": {"limits": {"a": 1}}}},
+        {"share": {"weight": 3.0, "guaranteed": 0.3, "owned": {"b": 1}}, "users": {"dan": ada | {"limits": {}}}},
+    )  # fmt: skip
+    low = ProjectSettings.model_validate(
+        {"share": {"weight": 1.0, "guaranteed": 0.2, "limits": {"fleet": 4, "a": 2, "b": 1}, "owned": {"a": 2}},
+         "users": {"ada": {"weight": 4.0, "limits": {"fleet": 0}}, "bob": {"limits": {"fleet": 4}},
+                   "cy": {"limits": {"a": 1}}}}
+    )  # fmt: skip
+    with contextlib.closing(SqliteStore(data)) as store:
+        store.commit(WriteBatch(*then))
+        back_up(data, tmp_path / "backup")
+        store.commit(WriteBatch(*later))
+    for _ in range(2):
+        assert _restored(data, tmp_path / "backup") == ({}, False)
+        with contextlib.closing(SqliteStore(data)) as store:
+            people = People.of(store.load().rows(PeopleRow))
+        assert people.projects == {"p": low, "q": ProjectSettings.model_validate({"share": {"limits": {"fleet": 2}}})}
+
+
 def test_a_user_who_is_not_understood_hides_no_other(data: Path, tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(data)) as store:
         store.commit(WriteBatch(_user("ada", "user", "p"), _user("bob", "auditor", "p")))
