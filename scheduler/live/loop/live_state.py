@@ -344,8 +344,8 @@ class LiveState:
     """The live rows by name, and counters."""
 
     identity: ClusterIdentity = _UNNAMED
-    #: Incarnations of this cluster before this one.
-    former: frozenset[str] = frozenset()
+    #: Incarnations of this cluster before this one, oldest first.
+    former: tuple[str, ...] = ()
     jobs: dict[JobId, LiveJob] = field(default_factory=dict)
     #: How many of them each user has.
     job_shares: HolderShares = field(

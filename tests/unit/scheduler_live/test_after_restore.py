@@ -195,6 +195,29 @@ async def test_a_checkpoint_of_this_life_is_newer_than_one_of_an_attempt_with_a_
         assert (job.checkpoint.step, job.earlier_checkpoint.step) == (46.0, 11.0)
 
 
+async def test_what_was_saved_after_the_backup_s_newest_was_lost_counts(tmp_path: Path) -> None:
+    """A later attempt of the same life that saved a lower step began before it: the one of the backup was torn. Of an
+    earlier life or attempt a lower step is older.
+    """
+    async with world(tmp_path) as w:
+        agent, job_id = await w.running(named=True)
+        await agent.beat(agent.committed(job_id, 1, 5.0), agent.committed(job_id, 1, 11.0))
+        life, backup = {"incarnation": w.live_state.identity.incarnation}, _backup(tmp_path)
+        after = [agent.committed(job_id, 1, step) | {"attempt": 3} | life for step in (7.0, 8.0)]
+        older = agent.committed(job_id, 1, 6.0) | {"attempt": 2} | life
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        agent.here.clear()
+        await _meet(agent, again, after[0], older, after[1])
+        again.clock.at += 5.0
+        await again.advance(1.0)
+        (start,) = await agent.start_all()
+        assert (start.resume.step, again.live_state.jobs[job_id].earlier_checkpoint.step) == (8.0, 7.0)
+    async with world(tmp_path) as again:
+        job = again.live_state.jobs[job_id]
+        assert (job.checkpoint.step, job.earlier_checkpoint.step) == (8.0, 7.0)
+
+
 async def test_a_torn_checkpoint_of_an_attempt_with_a_higher_number_is_given_up(tmp_path: Path) -> None:
     """The attempt of this life began with it, so the one before takes its place."""
     agent, job_id = await _resumed(tmp_path)
