@@ -27,7 +27,7 @@ from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
 from tests.whole_system.virtual_loop import VirtualLoop
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.errors import UserError
+from walras.errors import ConfigError, UserError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.spec.cluster_file import MarketStep
 from walras.states import Reason
@@ -347,6 +347,29 @@ async def test_a_machine_that_had_joined_and_is_given_back_after_a_restart_is_pa
     async with swept_after_restart(tmp_path, cloud, 160.0) as w:
         assert cloud.held == {}
         assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.16)
+
+
+async def test_a_machine_that_could_not_be_given_back_before_a_restart_needs_its_provider(tmp_path: Path) -> None:
+    """A server that nobody lets give it back says so and does not start; one that can does, and forgets it then."""
+    rack = replace(SPOT, provider="rack", usd_per_h=3.6)
+    async with world(tmp_path) as w:
+        cloud, provisioner = await launched(w)
+        await join(w, cloud, Random(0))
+        w.clock.at = 100.0
+        cloud.keeps = True
+        await provisioner._release(NodeId("t-0"))
+        await provisioner.close()
+        at = w.clock.at
+    async with world(tmp_path, at=at) as w:
+        with pytest.raises(ConfigError, match="1 of its machines cannot be given back"):
+            Provisioner(w.loop, {}).take_up_again([rack])
+        cloud.keeps, w.clock.at = False, 200.0
+        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
+        for _ in range(3):
+            await provisioner.janitor.sweep()
+        assert cloud.held == {}
+        assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.2)
+        Provisioner(w.loop, {}).take_up_again([rack])
 
 
 FAR = replace(SPOT, pool_id=PoolId("ax2/spot/far"), zone="far")
