@@ -162,9 +162,9 @@ def _take_channels(found: _Withdrawals, later: sqlite3.Connection, older: sqlite
 def _take_pools(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
     after, before = (dict(each.execute("SELECT pool_id, body FROM pools")) for each in (later, older))
     lower = []
-    for pool_id, body in sorted(before.items()):
-        had, has = json.loads(body), json.loads(after.get(pool_id, body))
-        quota, is_drained = min(had["quota"], has["quota"]), had["drained"] or has["drained"] or pool_id not in after
+    for pool_id in sorted(before.keys() & after.keys()):
+        had, has = json.loads(before[pool_id]), json.loads(after[pool_id])
+        quota, is_drained = min(had["quota"], has["quota"]), had["drained"] or has["drained"] or has["removed"]
         changed = {"quota": quota, "least": min(had["least"], quota), "drained": is_drained}
         lower.append((json.dumps(had | changed), pool_id))
     found.changes.append(("UPDATE pools SET body = ? WHERE pool_id = ?", lower))

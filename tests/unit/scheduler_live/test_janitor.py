@@ -102,6 +102,21 @@ async def test_a_machine_given_back_after_its_pool_was_removed_is_charged(w: Wor
     assert w.live_state.spent_usd[""] == pytest.approx(1.0)
 
 
+async def test_a_machine_given_back_after_its_pool_was_removed_is_charged_after_a_restart(tmp_path: Path) -> None:
+    """The pool is no pool any more, and its price is known. A pool of that name may be added again."""
+    async with world(tmp_path) as w:
+        cloud, provisioner, machine = await rent_by_a_failed_request(w)
+        await w.emit(lambda at: PoolRemoved(at, SPOT.pool_id))
+        await provisioner.close()
+    async with swept_after_restart(tmp_path, cloud, 1000.0) as w:
+        assert machine.node_id not in cloud.held
+        assert w.live_state.spent_usd[""] == pytest.approx(1.0)
+        assert SPOT.pool_id not in w.live_state.pools
+        await w.emit(lambda at: PoolDeclared(at, SPOT))
+    async with world(tmp_path) as again:
+        assert again.live_state.pools[SPOT.pool_id] == SPOT
+
+
 async def test_a_machine_of_a_failed_request_is_charged_after_a_restart(tmp_path: Path) -> None:
     """The cloud said no and rented it out all the same; the server was killed before it saw the machine."""
     async with world(tmp_path) as w:
