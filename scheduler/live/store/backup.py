@@ -176,6 +176,28 @@ def _take_machines(found: _Withdrawals, later: sqlite3.Connection, _: sqlite3.Co
     found.changes.append((f"{drain} WHERE node_id = ? AND drained_by = ''", later.execute(drained).fetchall()))
 
 
+def _take_rented(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
+    """Name what was rented since the backup: it answers no open request, and is paid for until it is gone."""
+    before = {token for (token,) in older.execute("SELECT token FROM rents")}
+    here: dict[str, dict[str, bool]] = {}
+    for token, node_id in later.execute("SELECT rent_token, node_id FROM nodes WHERE state IN ('up', 'unreachable')"):
+        here.setdefault(token, {})[node_id] = False
+    rents, pools = [], set()
+    for token, pool_id, machines, asked_at, launched in later.execute(
+        "SELECT token, pool_id, machines, asked_at, launched FROM rents"
+    ):
+        named = json.loads(launched) | here.get(token, {})
+        if token not in before and named:
+            rents.append((token, pool_id, machines, asked_at, json.dumps(named)))
+            pools.add(pool_id)
+    closed = {"quota": 0, "least": 0, "drained": True}
+    stored = later.execute("SELECT pool_id, body FROM pools").fetchall()
+    bodies = [(each, json.dumps(json.loads(body) | closed)) for each, body in stored if each in pools]
+    rented = "INSERT OR IGNORE INTO rents (token, pool_id, machines, asked_at, state, launched)"
+    found.changes.append((f"{rented} VALUES (?, ?, ?, ?, 'ended', ?)", rents))
+    found.changes.append(("INSERT OR IGNORE INTO pools (pool_id, body) VALUES (?, ?)", bodies))
+
+
 def _take_policy(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
     after, before = (each.execute("SELECT max(version) FROM policies").fetchone()[0] for each in (later, older))
     found.unread += [f"{_POLICY}: version {after} was in force"] if (after or 0) > (before or 0) else []
@@ -190,6 +212,7 @@ _KINDS: Mapping[str, Callable[[_Withdrawals, sqlite3.Connection, sqlite3.Connect
     "addresses of notifications": _take_channels,
     "quotas and drains of pools": _take_pools,
     "drained machines": _take_machines,
+    "rented machines, which are paid for": _take_rented,
     _POLICY: _take_policy,
 }
 

@@ -21,6 +21,7 @@ from scheduler.live.providers import provisioning
 from scheduler.live.providers.live_provider import SpotPricePoint
 from scheduler.live.providers.provisioning import MarketWatch, Provisioner, play_market_script
 from scheduler.live.services.agent_gateway import declare_node_lost
+from scheduler.live.store.backup import back_up, restore
 from scheduler.live.store.table_rows import RentRow
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from tests.support.flaky_cloud import FlakyCloud
@@ -384,6 +385,35 @@ async def test_a_machine_that_could_not_be_given_back_before_a_restart_needs_its
             await provisioner.janitor.sweep()
         assert cloud.held == {}
         assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.2)
+        Provisioner(w.loop, {}).take_up_again([rack])
+
+
+@pytest.mark.sqlite_file
+@pytest.mark.parametrize("has_joined", [False, True])
+@pytest.mark.parametrize("knows_pool", [False, True])
+async def test_machines_rented_after_a_backup_are_given_back_and_paid_for_after_its_restore(
+    tmp_path: Path, has_joined: bool, knows_pool: bool
+) -> None:
+    """Where their region is dropped at the same time the server says so and does not start."""
+    data, rack = tmp_path / "data", replace(SPOT, provider="rack", usd_per_h=3.6)
+    async with world(data) as w:
+        if knows_pool:
+            await w.emit(lambda at: PoolDeclared(at, SPOT))
+        back_up(data, tmp_path / "backup")
+        cloud, provisioner = await launched(w)
+        if has_joined:
+            await join(w, cloud, Random(0))
+        await provisioner.close()
+    assert restore(tmp_path / "backup", data, replace=True).may_be_back == ()
+    async with world(data, at=100.0) as w:
+        assert SPOT.pool_id in w.live_state.pools
+        with pytest.raises(ConfigError, match="1 of its machines cannot be given back"):
+            Provisioner(w.loop, {}).take_up_again([rack])
+        await w.emit(lambda at: PoolDeclared(at, rack))
+        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
+        for _ in range(4):
+            await provisioner.janitor.sweep()
+        assert (cloud.held, paid(w)) == ({}, {"t-0": 100.0})
         Provisioner(w.loop, {}).take_up_again([rack])
 
 
