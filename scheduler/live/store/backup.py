@@ -128,7 +128,7 @@ def _withdrawals(data: Path, backup: Path) -> _Withdrawals:
         try:
             with _reading(data) as later, _reading(backup) as older:
                 read(found, later, older)
-        except (sqlite3.DatabaseError, UserError, ValueError):  # damaged, or of a release with other tables
+        except (sqlite3.DatabaseError, UserError, ValueError, KeyError):  # damaged, or of a release with other tables
             found.unread.append(words)
     return found
 
@@ -170,22 +170,22 @@ def _take_pools(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.C
     found.changes.append(("UPDATE pools SET body = ? WHERE pool_id = ?", lower))
 
 
-def _take_machines(found: _Withdrawals, later: sqlite3.Connection, _: sqlite3.Connection) -> None:
+def _take_machines(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
     drained = "SELECT cordon, detail, drain_until_at, drained_by, node_id FROM nodes WHERE drained_by <> ''"
+    older.execute(drained)  # it has a place for them
     drain = "UPDATE nodes SET cordon = ?, detail = ?, drain_until_at = ?, drained_by = ?"
     found.changes.append((f"{drain} WHERE node_id = ? AND drained_by = ''", later.execute(drained).fetchall()))
 
 
 def _take_rented(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
     """Name what was rented since the backup: it answers no open request, and is paid for until it is gone."""
-    before = {token for (token,) in older.execute("SELECT token FROM rents")}
+    read = "SELECT token, pool_id, machines, asked_at, launched FROM rents"
+    before = {row[0] for row in older.execute(read)}
     here: dict[str, dict[str, bool]] = {}
     for token, node_id in later.execute("SELECT rent_token, node_id FROM nodes WHERE state IN ('up', 'unreachable')"):
         here.setdefault(token, {})[node_id] = False
     rents, pools = [], set()
-    for token, pool_id, machines, asked_at, launched in later.execute(
-        "SELECT token, pool_id, machines, asked_at, launched FROM rents"
-    ):
+    for token, pool_id, machines, asked_at, launched in later.execute(read):
         named = json.loads(launched) | here.get(token, {})
         if token not in before and named:
             rents.append((token, pool_id, machines, asked_at, json.dumps(named)))

@@ -246,6 +246,16 @@ def test_a_restore_warns_where_it_cannot_tell_what_users_lost(data: Path, tmp_pa
         assert (restored.tokens()[0].revoked_at is None) == (what == "another cluster")  # known by itself
 
 
+def test_what_a_backup_of_an_older_release_has_no_place_for_is_named(data: Path, tmp_path: Path) -> None:
+    """And it is restored all the same."""
+    back_up(data, tmp_path / "backup")
+    with contextlib.closing(sqlite3.connect(tmp_path / "backup/walras.db")) as older:
+        for table, column in (("nodes", "drained_by"), ("rents", "launched")):
+            older.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    told = restore(tmp_path / "backup", data, replace=True).may_be_back
+    assert told == ("drained machines", "rented machines, which are paid for")
+
+
 def test_a_backup_ends_however_often_its_server_commits(data: Path, tmp_path: Path) -> None:
     """It is of one instant: a copy in pieces begins anew whenever something was written between two of them."""
     with contextlib.closing(sqlite3.connect(data / "walras.db")) as filled:
