@@ -18,6 +18,8 @@ class FlakyCloud:
         self._pool = pool
         self._random = Random(f"{seed}/cloud")
         self.is_well = False
+        #: It takes no machine back.
+        self.keeps = False
         self.usd_per_h = pool.usd_per_h
         #: No machine is to be had until then.
         self.empty_until_at = 0.0
@@ -57,6 +59,8 @@ class FlakyCloud:
 
     async def terminate(self, node_id: NodeId) -> None:
         await self._trouble()
+        if self.keeps:
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "not now")
         self.held.pop(node_id, None)
         await self._trouble()
 

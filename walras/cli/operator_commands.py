@@ -518,13 +518,9 @@ def admin_restore_command(
 
     made = restore(backup, data, replace=replace)
     show_line(f"{data}: restored, with jobs up to number {made.last_job_id}; start the server")
-    if not made.keeps_revocations:
-        warn("tokens that were revoked since the backup open it again", "see `walras admin list tokens`")
-    if not made.keeps_removals:
-        warn(
-            "users who were removed or lost a role since the backup, their addresses, and caps, may be back",
-            "see `walras admin list users`, `list roles` and `list projects`",
-        )
+    for each in made.may_be_back:
+        fix = "see `walras admin list tokens`, `users`, `roles`, `projects`, `pools`, and `walras policy show`"
+        warn(f"taken away since the backup, may be back: {each}", fix)
 
 
 def admin_check_command(

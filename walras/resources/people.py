@@ -76,6 +76,13 @@ class ShareTerms(RequestBody):
         default_factory=dict
     )
 
+    def without_what(self, later: Self) -> Self:
+        """Returns these terms without what the later ones do not give: the lower of each."""
+        named = self.limits.keys() | later.limits.keys()
+        limits = {name: min(each.limits[name] for each in (self, later) if name in each.limits) for name in named}
+        weight, guaranteed = min(self.weight, later.weight), min(self.guaranteed, later.guaranteed)
+        return self.model_copy(update={"weight": weight, "guaranteed": guaranteed, "limits": limits})
+
 
 class ProjectShare(ShareTerms):
     """What a project may have of the fleet, and what of it is its own."""
@@ -91,6 +98,10 @@ class ProjectShare(ShareTerms):
         if "fleet" in owned:
             raise ValueError("`fleet` is no type: a part of the whole fleet is `guaranteed`")
         return owned
+
+    def without_what(self, later: Self) -> Self:
+        owned = {name: min(count, later.owned[name]) for name, count in self.owned.items() if name in later.owned}
+        return super().without_what(later).model_copy(update={"owned": owned})
 
 
 class UserSettings(RequestBody):
@@ -126,6 +137,14 @@ class ProjectSettings(_CappedSettings):
     share: ProjectShare = ProjectShare()
     #: The terms of its users relative to each other, by name.
     users: Annotated[dict[ShownName, ShareTerms], Field(max_length=10_000)] = Field(default_factory=dict)
+
+    def without_what(self, later: Self) -> Self:
+        """Returns these settings with the lower caps, and the lower terms of the project and of its users."""
+        usual, names = ShareTerms(), self.users | later.users
+        lower = {n: self.users.get(n, usual).without_what(later.users.get(n, usual)) for n in names}
+        users = {name: terms for name, terms in lower.items() if name in self.users or terms != usual}
+        shares = {"share": self.share.without_what(later.share), "users": users}
+        return super().without_what(later).model_copy(update=shares)
 
 
 class RoleSettings(_CappedSettings):

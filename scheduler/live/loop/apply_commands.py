@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from scheduler.core.commands import (
@@ -284,9 +285,10 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
     elif isinstance(event, PoolDeclared):
         _apply_pool_declared(transaction, event.pool)
     elif isinstance(event, PoolRemoved):
-        state.removed_pools[event.pool_id] = state.pools.pop(event.pool_id)
+        pool = replace(state.pools.pop(event.pool_id), removed=True)
+        state.removed_pools[event.pool_id] = pool
         state.expected_machines.pop(event.pool_id, None)
-        transaction.batch.delete(PoolRow, event.pool_id)
+        transaction.batch.put(PoolRow(pool.pool_id, dump_json(pool)))
     elif isinstance(event, NodeJoined):
         billing.machine_joined(transaction, state.nodes[event.node_id])
     elif isinstance(event, RentFailed) and event.token in state.rents:
@@ -314,7 +316,6 @@ def _apply_pool_declared(transaction: Transaction, pool: Pool) -> None:
     before = transaction.state.pools.get(pool.pool_id)
     billing.pool_repriced(transaction, pool)
     transaction.batch.put(PoolRow(pool.pool_id, dump_json(pool)))
-    transaction.batch.keep(PoolRow, pool.pool_id)
     if before is None or before.drained or not pool.drained:
         return
     for node in transaction.state.nodes.values():

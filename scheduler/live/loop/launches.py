@@ -20,7 +20,9 @@ from walras.cluster import NodeId
 
 
 def known_launches(state: LiveState) -> Iterator[tuple[NodeId, RentRow]]:
-    """Yields every machine that was launched, did not join and is not known to be gone, with its request."""
+    """Yields every machine that was launched and is not known to be gone, with its request; of those that joined, what
+    their provider would not take back.
+    """
     for rent in (*state.rents.values(), *state.past_rents.values()):
         if rent.launched != "{}":
             yield from ((NodeId(name), rent) for name in json.loads(rent.launched))
@@ -54,11 +56,19 @@ def launch_given_back(transaction: Transaction, machine: RentedMachine) -> None:
 
 
 def launch_joined(transaction: Transaction, token: str, node_id: NodeId) -> None:
-    """Take the machine out of its request's launches: it has joined, and is billed as a member from now on."""
+    """Take the machine out of its request's launches: it is billed as a member, from now on or until it was gone."""
     rent = _rent_of(transaction.state, token)
     launched = {} if rent is None else json.loads(rent.launched)
     if rent is not None and launched.pop(node_id, None) is not None:
         _write(transaction, rent, launched)
+
+
+def launch_kept(transaction: Transaction, node_id: NodeId) -> None:
+    """Put a member that its provider would not take back under its request's launches, until it is gone."""
+    node = transaction.state.nodes.get(node_id)
+    rent = None if node is None else _rent_of(transaction.state, node.row.rent_token)
+    if rent is not None:
+        _write(transaction, rent, json.loads(rent.launched) | {str(node_id): True})
 
 
 def launch_gone(transaction: Transaction, token: str, node_id: NodeId) -> None:

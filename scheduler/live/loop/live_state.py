@@ -344,8 +344,8 @@ class LiveState:
     """The live rows by name, and counters."""
 
     identity: ClusterIdentity = _UNNAMED
-    #: Incarnations of this cluster before this one.
-    former: frozenset[str] = frozenset()
+    #: Incarnations of this cluster before this one, oldest first.
+    former: tuple[str, ...] = ()
     jobs: dict[JobId, LiveJob] = field(default_factory=dict)
     #: How many of them each user has.
     job_shares: HolderShares = field(
@@ -542,7 +542,8 @@ def load_live_state(
     for command in loaded.rows(OutboxRow):
         if command.node_id in state.nodes:
             state.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)
-    state.pools = {row.pool_id: parse_pool(row.body) for row in loaded.rows(PoolRow)}
+    for pool in (parse_pool(row.body) for row in loaded.rows(PoolRow)):
+        (state.removed_pools if pool.removed else state.pools)[pool.pool_id] = pool
     for pool_id, machines in Counter(node.pool_id for node in loaded.rows(NodeRow) if not node.rent_token).items():
         state.expect(pool_id, machines)
     state.secrets = {row.job_id: row.sealed for row in loaded.rows(SecretRow)}

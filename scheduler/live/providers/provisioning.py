@@ -37,6 +37,8 @@ from scheduler.live.loop.launches import (
     known_launches,
     launch_given_back,
     launch_gone,
+    launch_joined,
+    launch_kept,
     note_launches,
     unknown_launches,
 )
@@ -387,6 +389,8 @@ class Provisioner:
                 declare_node_lost(transaction, node_id, reason)
             elif node is None:
                 launch_gone(transaction, token, node_id)
+            else:
+                launch_joined(transaction, token, node_id)
 
         await self._loop.perform(step)
 
@@ -427,11 +431,14 @@ class Provisioner:
         await self.gone(node_id, Reason.POLICY_RELEASED)
 
     async def _end(self, provider: CloudProvider, node_id: NodeId) -> None:
-        """Give the machine back. If that fails, the janitor finds it later, since it answers no request any more."""
+        """Give the machine back. If that fails, the janitor finds it later, since it answers no request any more; a
+        server that nobody lets give it back does not start.
+        """
         try:
             await call_provider(provider.terminate(node_id), self._call_s)
         except ProviderProblem as problem:
             log.warning("machine %s is not given back yet: %s", node_id, problem)
+            await self._loop.perform(lambda transaction: launch_kept(transaction, node_id))
 
     async def _revoke(self, provider: RevocableProvider, node_id: NodeId, notice_s: float) -> None:
         await provider.revoke(node_id, notice_s)

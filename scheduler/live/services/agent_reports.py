@@ -40,7 +40,7 @@ from scheduler.live.loop.departures import end_notice, leave_with_pool
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import highest_number_told
-from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
+from scheduler.live.services.checkpoint_records import give_up_checkpoint, is_inside, keep_checkpoint, lose_checkpoint
 from scheduler.live.services.unconfirmed_starts import (
     hold_for_people,
     is_stopped_late,
@@ -49,7 +49,7 @@ from scheduler.live.services.unconfirmed_starts import (
     refuse_withdrawn,
     tell_refused,
 )
-from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
+from scheduler.live.store.table_rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
 from walras.cluster import PoolId
 from walras.contract import (
     BANDWIDTH_VALUE,
@@ -530,10 +530,18 @@ def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport
     The core is not told: it counts attempts that it granted. A later start resumes from the checkpoint.
     """
     if isinstance(report, CommittedReport):
+        is_of_last_life = report.incarnation == transaction.state.former[-1]
+        while is_of_last_life and is_inside(job, report) and _began_before(job.checkpoint, report):
+            give_up_checkpoint(transaction, job, "an attempt after it began with an earlier one")
         if (row := keep_checkpoint(transaction, job, report)) is not None:
             log.info("job %d: a checkpoint at step %g made after the backup counts", row.job_id, row.step)
     elif isinstance(report, EndedReport) and report.cause == "exited" and report.exit_code == 0:
         _hold_finished(transaction, job, report.attempt)
+
+
+def _began_before(known: CheckpointRow | None, report: CommittedReport) -> bool:
+    """Returns whether an attempt after the checkpoint's began without it: it was lost by then."""
+    return known is not None and report.attempt > known.attempt and report.manifest.step < known.step
 
 
 def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None:
@@ -624,7 +632,7 @@ def unexpected_here(state: LiveState, node: LiveNode, message: Heartbeat) -> lis
 
 def begin_after_restore(state: LiveState, former: tuple[str, ...]) -> None:
     """Mark machines that must still be compared with the tables, if the database was ever restored."""
-    state.former = frozenset(former)
+    state.former = former
     for node in state.nodes.values():
         node.must_meet = bool(former) and node.is_member and node.row.incarnation != state.identity.incarnation
         if node.must_meet:

@@ -94,11 +94,18 @@ def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt
         return
     if began.checkpoint_step is not None and lost.attempt == began.attempt:  # its own: `leased_at` may have been moved
         return
+    give_up_checkpoint(transaction, job, why)
+    steps = 0.0 if job.checkpoint is None else job.checkpoint.step
+    emit(transaction, CheckpointRecorded(transaction.at, job.row.job_id, attempt.row.attempt, steps, lost=True))
+
+
+def give_up_checkpoint(transaction: Transaction, job: LiveJob, why: str) -> None:
+    """Put the earlier checkpoint in the place of the newest, which is lost."""
+    lost = job.checkpoint
+    assert lost is not None
     log.error("job %d: its checkpoint at step %g is lost: %s", job.row.job_id, lost.step, why)
     transaction.batch.put(replace(lost, lost=True))
     job.checkpoint, job.earlier_checkpoint = job.earlier_checkpoint, None
-    steps = 0.0 if job.checkpoint is None else job.checkpoint.step
-    emit(transaction, CheckpointRecorded(transaction.at, job.row.job_id, attempt.row.attempt, steps, lost=True))
 
 
 def is_inside(job: LiveJob, report: CommittedReport) -> bool:

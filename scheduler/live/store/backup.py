@@ -3,17 +3,16 @@
 A backup is a folder of the same layout, copied while the server runs: the database by SQLite's backup interface (as of
 one instant), and of the rest what `FOLDER_ENTRIES` says. A restore begins a new incarnation of the cluster and
 renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
-a number above those. What was withdrawn there stays so, as far as it can be read, since the backup may be older: tokens
-that were revoked, users who were removed, roles and projects that were taken from a user, addresses of notifications,
-caps of roles and projects that were lowered.
+a number above those. What was withdrawn there since the backup stays so, as far as it can be read (`_KINDS`).
 """
 
+import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from scheduler.live.store.sqlite_store import (
     find_page_damage,
     put_aside,
 )
-from scheduler.live.store.table_declaration import TABLES
 from scheduler.live.store.table_rows import PeopleRow
 from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, UserError
@@ -46,24 +44,19 @@ class BackupReport:
     commits: int
     last_job_id: int
     files: tuple[str, ...]
-    #: Of a restore: whether all tokens that the database before it had revoked are revoked here too, and whether all
-    #: rights that it had taken from people are taken from them here.
-    keeps_revocations: bool = False
-    keeps_removals: bool = False
+    #: Of a restore: what was withdrawn since the backup and may be back, in words; what the database before it told of
+    #: is not.
+    may_be_back: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Withdrawals:
     """Rights that a backup must not bring back."""
 
-    #: (Unix time, hash) of each revoked token; None: they cannot be read.
-    tokens: list[tuple[float, str]] | None = None
-    #: Users, roles and projects as they are to be.
-    people: Sequence[PeopleRow] = ()
-    #: Numbers of the addresses of notifications that are gone.
-    channels: Sequence[int] = ()
-    #: Whether all people and addresses could be read.
-    has_all_people: bool = False
+    #: Statements that take them from the restored database, each with its rows of values.
+    changes: list[tuple[str, list[tuple[Any, ...]]]] = field(default_factory=list)
+    #: What may be back, in words, since it could not be read.
+    unread: list[str] = field(default_factory=list)
 
 
 def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
@@ -111,7 +104,7 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
         former = _last_tip(data)
         is_same = _is_same_cluster(backup, data)
         former = former if is_same else None
-        withdrawn = _withdrawals(data, backup) if is_same else _Withdrawals()
+        withdrawn = _withdrawals(data, backup) if is_same else _Withdrawals(unread=list(_KINDS))
         database = (entry.name for entry in FOLDER_ENTRIES.values() if entry.in_backup is InBackup.DATABASE)
         put_aside(data, (*database, *_names(backup, _ALL_COPIED)))
         copied = _copy(backup, data, _ALL_COPIED)
@@ -121,8 +114,7 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
     finally:
         lock.release()
     files = "walras.db", *copied
-    keeps = withdrawn.tokens is not None, withdrawn.has_all_people
-    return BackupReport(data, head.commits, head.last_job_id, files, *keeps)
+    return BackupReport(data, head.commits, head.last_job_id, files, tuple(withdrawn.unread))
 
 
 _OF_PEOPLE = "SELECT kind, name, body, changed_at, changed_by, removed FROM people"
@@ -130,29 +122,99 @@ _SETTINGS = {"user": UserSettings, "project": ProjectSettings, "role": RoleSetti
 
 
 def _withdrawals(data: Path, backup: Path) -> _Withdrawals:
-    """Returns what a folder's database has withdrawn of what the backup has."""
+    """Returns what a folder's database has withdrawn of what the backup has; each kind is read by itself."""
     found = _Withdrawals()
-    try:
-        with _reading(data) as later, _reading(backup) as older:
-            tokens = later.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL").fetchall()
-            found = replace(found, tokens=tokens)
-            first, kept, has_all = _people(older), [], True
-            for key, row in _people(later).items():
-                if key not in first and row.kind == "user":
-                    continue
-                before = first.get(key) or _as_at_first(row)
-                after = _without(before, row)
-                has_all &= after is not None
-                kept += [after] if after is not None and after != before else []
-            gone = _channels(older) - _channels(later)
-            channels = [number for number, _, _ in gone]
-            return _Withdrawals(tokens, kept, channels, has_all_people=has_all)
-    except (sqlite3.DatabaseError, UserError):  # damaged, or of a release with other tables
-        return found
+    for words, read in _KINDS.items():
+        try:
+            with _reading(data) as later, _reading(backup) as older:
+                read(found, later, older)
+        except (sqlite3.DatabaseError, UserError, ValueError, KeyError):  # damaged, or of a release with other tables
+            found.unread.append(words)
+    return found
 
 
-def _channels(connection: sqlite3.Connection) -> set[tuple[int, str, str]]:
-    return set(connection.execute("SELECT channel_id, user, shown FROM channels"))
+def _take_tokens(found: _Withdrawals, later: sqlite3.Connection, _: sqlite3.Connection) -> None:
+    revoked = later.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL").fetchall()
+    found.changes.append(("UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL", revoked))
+
+
+def _take_people(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
+    first, kept, unread = _people(older), [], []
+    for key, row in _people(later).items():
+        if key not in first and row.kind == "user":
+            continue
+        before = first.get(key) or _as_at_first(row)
+        after = _without(before, row)
+        if after is None:
+            unread.append(f"{row.kind} {row.name}")
+        elif after != before:
+            kept.append(astuple(after))
+    put = "INSERT OR REPLACE INTO people (kind, name, body, changed_at, changed_by, removed) VALUES (?, ?, ?, ?, ?, ?)"
+    found.changes.append((put, kept))
+    found.unread += [f"{_PEOPLE}: {', '.join(unread)}"] if unread else []
+
+
+def _take_channels(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
+    after, before = (set(each.execute("SELECT channel_id, user, shown FROM channels")) for each in (later, older))
+    found.changes.append(("DELETE FROM channels WHERE channel_id = ?", [(number,) for number, _, _ in before - after]))
+
+
+def _take_pools(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
+    after, before = (dict(each.execute("SELECT pool_id, body FROM pools")) for each in (later, older))
+    lower = []
+    for pool_id in sorted(before.keys() & after.keys()):
+        had, has = json.loads(before[pool_id]), json.loads(after[pool_id])
+        quota, is_drained = min(had["quota"], has["quota"]), had["drained"] or has["drained"] or has["removed"]
+        changed = {"quota": quota, "least": min(had["least"], quota), "drained": is_drained}
+        lower.append((json.dumps(had | changed), pool_id))
+    found.changes.append(("UPDATE pools SET body = ? WHERE pool_id = ?", lower))
+
+
+def _take_machines(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
+    drained = "SELECT cordon, detail, drain_until_at, drained_by, node_id FROM nodes WHERE drained_by <> ''"
+    older.execute(drained)  # it has a place for them
+    drain = "UPDATE nodes SET cordon = ?, detail = ?, drain_until_at = ?, drained_by = ?"
+    found.changes.append((f"{drain} WHERE node_id = ? AND drained_by = ''", later.execute(drained).fetchall()))
+
+
+def _take_rented(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
+    """Name what was rented since the backup: it answers no open request, and is paid for until it is gone."""
+    read = "SELECT token, pool_id, machines, asked_at, launched FROM rents"
+    before = {row[0] for row in older.execute(read)}
+    here: dict[str, dict[str, bool]] = {}
+    for token, node_id in later.execute("SELECT rent_token, node_id FROM nodes WHERE state IN ('up', 'unreachable')"):
+        here.setdefault(token, {})[node_id] = False
+    rents, pools = [], set()
+    for token, pool_id, machines, asked_at, launched in later.execute(read):
+        named = json.loads(launched) | here.get(token, {})
+        if token not in before and named:
+            rents.append((token, pool_id, machines, asked_at, json.dumps(named)))
+            pools.add(pool_id)
+    closed = {"quota": 0, "least": 0, "drained": True}
+    stored = later.execute("SELECT pool_id, body FROM pools").fetchall()
+    bodies = [(each, json.dumps(json.loads(body) | closed)) for each, body in stored if each in pools]
+    rented = "INSERT OR IGNORE INTO rents (token, pool_id, machines, asked_at, state, launched)"
+    found.changes.append((f"{rented} VALUES (?, ?, ?, ?, 'ended', ?)", rents))
+    found.changes.append(("INSERT OR IGNORE INTO pools (pool_id, body) VALUES (?, ?)", bodies))
+
+
+def _take_policy(found: _Withdrawals, later: sqlite3.Connection, older: sqlite3.Connection) -> None:
+    after, before = (each.execute("SELECT max(version) FROM policies").fetchone()[0] for each in (later, older))
+    found.unread += [f"{_POLICY}: version {after} was in force"] if (after or 0) > (before or 0) else []
+
+
+_PEOPLE = "users who were removed or lost a role, caps and shares that were lowered"
+_POLICY = "budgets and rules of the policy"
+#: What is withdrawn, in words, and what reads it in both databases.
+_KINDS: Mapping[str, Callable[[_Withdrawals, sqlite3.Connection, sqlite3.Connection], None]] = {
+    "tokens that were revoked": _take_tokens,
+    _PEOPLE: _take_people,
+    "addresses of notifications": _take_channels,
+    "quotas and drains of pools": _take_pools,
+    "drained machines": _take_machines,
+    "rented machines, which are paid for": _take_rented,
+    _POLICY: _take_policy,
+}
 
 
 def _people(connection: sqlite3.Connection) -> dict[tuple[str, str], PeopleRow]:
@@ -180,13 +242,6 @@ def _without(row: PeopleRow, later: PeopleRow) -> PeopleRow | None:
     if (kept, is_removed) == (before, row.removed):
         return row
     return replace(later, body=kept.model_dump_json(), removed=is_removed)
-
-
-def _withdraw(connection: sqlite3.Connection, known: _Withdrawals) -> None:
-    revoked = "UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL"
-    connection.executemany(revoked, known.tokens or ())
-    TABLES[PeopleRow].write(connection, known.people)
-    connection.executemany("DELETE FROM channels WHERE channel_id = ?", [(number,) for number in known.channels])
 
 
 def _names(folder: Path, kinds: Set[InBackup]) -> list[str]:
@@ -272,8 +327,8 @@ def _begin_incarnation(data: Path, former: ChainHead | None, why: str, withdrawn
             " SELECT cluster_id, ?, ?, ? FROM incarnations ORDER BY seq DESC LIMIT 1",
             [random_hex(None, 16), SYSTEM_CLOCKS.wall(), why],
         )
-        if withdrawn is not None:
-            _withdraw(connection, withdrawn)
+        for change, rows in [] if withdrawn is None else withdrawn.changes:
+            connection.executemany(change, rows)
         head = accept_chain(connection, former)
         connection.execute("COMMIT")
     (data / "tip").unlink(missing_ok=True)

@@ -2,19 +2,22 @@
 
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scheduler.core.events import JobHeld, JobReleased
+from scheduler.core.events import JobHeld, JobReleased, PoolDeclared
 from scheduler.live.assembly import settings_for_cluster
 from scheduler.live.loop.event_loop import LiveSettings
 from scheduler.live.loop.recurring_steps import keep_core_state
 from scheduler.live.store.backup import back_up, restore
 from scheduler.live.store.data_folder import LogPlace, LogStore
 from scheduler.live.store.event_journal import replay_journal
+from tests.support.http_face import facing
 from tests.support.live_world import FIFO, FakeAgent, World, world
+from walras.cluster import Market, Pool, PoolId, Shape
 from walras.contract import EXIT_CHECKPOINT_LOST, PROTOCOL
 from walras.errors import NameHeld, OtherIncarnation
 from walras.job_request import JobId, Kind, kind_within
@@ -190,6 +193,29 @@ async def test_a_checkpoint_of_this_life_is_newer_than_one_of_an_attempt_with_a_
     async with world(tmp_path) as again:
         job = again.live_state.jobs[job_id]
         assert (job.checkpoint.step, job.earlier_checkpoint.step) == (46.0, 11.0)
+
+
+async def test_what_was_saved_after_the_backup_s_newest_was_lost_counts(tmp_path: Path) -> None:
+    """A later attempt of the same life that saved a lower step began before it: the one of the backup was torn. Of an
+    earlier life or attempt a lower step is older.
+    """
+    async with world(tmp_path) as w:
+        agent, job_id = await w.running(named=True)
+        await agent.beat(agent.committed(job_id, 1, 5.0), agent.committed(job_id, 1, 11.0))
+        life, backup = {"incarnation": w.live_state.identity.incarnation}, _backup(tmp_path)
+        after = [agent.committed(job_id, 1, step) | {"attempt": 3} | life for step in (7.0, 8.0)]
+        older = agent.committed(job_id, 1, 6.0) | {"attempt": 2} | life
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        agent.here.clear()
+        await _meet(agent, again, after[0], older, after[1])
+        again.clock.at += 5.0
+        await again.advance(1.0)
+        (start,) = await agent.start_all()
+        assert (start.resume.step, again.live_state.jobs[job_id].earlier_checkpoint.step) == (8.0, 7.0)
+    async with world(tmp_path) as again:
+        job = again.live_state.jobs[job_id]
+        assert (job.checkpoint.step, job.earlier_checkpoint.step) == (8.0, 7.0)
 
 
 async def test_a_torn_checkpoint_of_an_attempt_with_a_higher_number_is_given_up(tmp_path: Path) -> None:
@@ -418,6 +444,40 @@ async def test_an_elastic_job_keeps_the_speeds_that_others_measured(tmp_path: Pa
         await again.advance(10.0)
         assert again.live_state.jobs[second].attempt.row.accelerators == size
         assert replay_journal(again.server.store.journal()).identical
+
+
+async def test_machines_and_pools_that_were_drained_after_the_backup_stay_so(tmp_path: Path) -> None:
+    """And a quota that was lowered stays low, one that was raised is the backup's; budgets are named in a warning."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    shape, pools = Shape("b1", "b", 1, 8.0, 1 << 34), {}
+    for zone, then, later in (("lower", 4, 1), ("raised", 2, 5), ("drained", 3, 3), ("removed", 3, 3)):
+        pool = Pool(PoolId(f"b1/spot/{zone}"), shape, Market.SPOT, zone, quota=then)
+        pools[pool] = replace(pool, quota=later, drained=zone == "drained")
+
+    async def declare(each: Pool) -> None:
+        await w.emit(lambda at: PoolDeclared(at, each))
+
+    async with facing(data) as face:
+        w = face.world
+        agents = [await FakeAgent(w, name).names_itself().register() for name in ("n1", "n2")]
+        for pool in pools:
+            await declare(pool)
+        back_up(data, backup)
+        await face.done("POST", "/api/v1/nodes/n1/drain", {})
+        for pool in pools.values():
+            await declare(pool)
+        await face.done("DELETE", "/api/v1/pools/b1%2Fspot%2Fremoved")
+        await face.done("PUT", "/api/v1/policy", {"policy": {"name": "fifo"}, "rules": {"budgets": [{"usd": 5.0}]}})
+    told = restore(backup, data, replace=True).may_be_back
+    assert told == ("budgets and rules of the policy: version 2 was in force",)
+    async with world(data) as again:
+        for agent in agents:
+            await _meet(agent, again)
+        assert [again.live_state.nodes[n].shown_state for n in ("n1", "n2")] == ["drained", "up"]
+        found = {
+            each.zone: (each.quota, each.drained) for each in again.live_state.pools.values() if each.shape == shape
+        }
+        assert found == {"lower": (1, False), "raised": (2, False), "drained": (3, True), "removed": (3, True)}
 
 
 async def test_checkpoints_keep_their_order_over_two_restores(tmp_path: Path) -> None:

@@ -21,13 +21,14 @@ from scheduler.live.providers import provisioning
 from scheduler.live.providers.live_provider import SpotPricePoint
 from scheduler.live.providers.provisioning import MarketWatch, Provisioner, play_market_script
 from scheduler.live.services.agent_gateway import declare_node_lost
+from scheduler.live.store.backup import back_up, restore
 from scheduler.live.store.table_rows import RentRow
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
 from tests.whole_system.virtual_loop import VirtualLoop
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.errors import UserError
+from walras.errors import ConfigError, UserError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.spec.cluster_file import MarketStep
 from walras.states import Reason
@@ -100,6 +101,21 @@ async def test_a_machine_given_back_after_its_pool_was_removed_is_charged(w: Wor
     await provisioner.janitor.sweep()
     assert machine.node_id not in cloud.held
     assert w.live_state.spent_usd[""] == pytest.approx(1.0)
+
+
+async def test_a_machine_given_back_after_its_pool_was_removed_is_charged_after_a_restart(tmp_path: Path) -> None:
+    """The pool is no pool any more, and its price is known. A pool of that name may be added again."""
+    async with world(tmp_path) as w:
+        cloud, provisioner, machine = await rent_by_a_failed_request(w)
+        await w.emit(lambda at: PoolRemoved(at, SPOT.pool_id))
+        await provisioner.close()
+    async with swept_after_restart(tmp_path, cloud, 1000.0) as w:
+        assert machine.node_id not in cloud.held
+        assert w.live_state.spent_usd[""] == pytest.approx(1.0)
+        assert SPOT.pool_id not in w.live_state.pools
+        await w.emit(lambda at: PoolDeclared(at, SPOT))
+    async with world(tmp_path) as again:
+        assert again.live_state.pools[SPOT.pool_id] == SPOT
 
 
 async def test_a_machine_of_a_failed_request_is_charged_after_a_restart(tmp_path: Path) -> None:
@@ -347,6 +363,58 @@ async def test_a_machine_that_had_joined_and_is_given_back_after_a_restart_is_pa
     async with swept_after_restart(tmp_path, cloud, 160.0) as w:
         assert cloud.held == {}
         assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.16)
+
+
+async def test_a_machine_that_could_not_be_given_back_before_a_restart_needs_its_provider(tmp_path: Path) -> None:
+    """A server that nobody lets give it back says so and does not start; one that can does, and forgets it then."""
+    rack = replace(SPOT, provider="rack", usd_per_h=3.6)
+    async with world(tmp_path) as w:
+        cloud, provisioner = await launched(w)
+        await join(w, cloud, Random(0))
+        w.clock.at = 100.0
+        cloud.keeps = True
+        await provisioner._release(NodeId("t-0"))
+        await provisioner.close()
+        at = w.clock.at
+    async with world(tmp_path, at=at) as w:
+        with pytest.raises(ConfigError, match="1 of its machines cannot be given back"):
+            Provisioner(w.loop, {}).take_up_again([rack])
+        cloud.keeps, w.clock.at = False, 200.0
+        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
+        for _ in range(3):
+            await provisioner.janitor.sweep()
+        assert cloud.held == {}
+        assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.2)
+        Provisioner(w.loop, {}).take_up_again([rack])
+
+
+@pytest.mark.sqlite_file
+@pytest.mark.parametrize("has_joined", [False, True])
+@pytest.mark.parametrize("knows_pool", [False, True])
+async def test_machines_rented_after_a_backup_are_given_back_and_paid_for_after_its_restore(
+    tmp_path: Path, has_joined: bool, knows_pool: bool
+) -> None:
+    """Where their region is dropped at the same time the server says so and does not start."""
+    data, rack = tmp_path / "data", replace(SPOT, provider="rack", usd_per_h=3.6)
+    async with world(data) as w:
+        if knows_pool:
+            await w.emit(lambda at: PoolDeclared(at, SPOT))
+        back_up(data, tmp_path / "backup")
+        cloud, provisioner = await launched(w)
+        if has_joined:
+            await join(w, cloud, Random(0))
+        await provisioner.close()
+    assert restore(tmp_path / "backup", data, replace=True).may_be_back == ()
+    async with world(data, at=100.0) as w:
+        assert SPOT.pool_id in w.live_state.pools
+        with pytest.raises(ConfigError, match="1 of its machines cannot be given back"):
+            Provisioner(w.loop, {}).take_up_again([rack])
+        await w.emit(lambda at: PoolDeclared(at, rack))
+        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
+        for _ in range(4):
+            await provisioner.janitor.sweep()
+        assert (cloud.held, paid(w)) == ({}, {"t-0": 100.0})
+        Provisioner(w.loop, {}).take_up_again([rack])
 
 
 FAR = replace(SPOT, pool_id=PoolId("ax2/spot/far"), zone="far")
