@@ -681,7 +681,7 @@ def _unescaped(line: str, at: int = 0, quote: str = "") -> Iterator[tuple[int, s
         if character == "\\" and quote != "'":
             at += 2
             continue
-        if character in ("'\"" if not quote else quote):
+        if character in (quote or "'\""):
             quote = "" if quote else character
         yield at, character, quote
         at += 1
