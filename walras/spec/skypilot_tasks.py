@@ -57,6 +57,7 @@ _REFUSED = {
 def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
     """Returns the fields of a job, as a job file has them, what is refused, and what is noted."""
     reading = ForeignReading(has_lines=True)
+    task = {name: value for name, value in task.items() if value is not None}  # a template's `null` states nothing
     reading.fields = {name: task[name] for name in _SAME if name in task}
     nodes = task.get("num_nodes", 1)
     if type(nodes) is not int or nodes < 1:
@@ -217,7 +218,7 @@ def _read_shares(
 
 def _read_other_resources(base: Mapping[str, Any], choices: list[Mapping[str, Any]], reading: ForeignReading) -> None:
     wholes = [{**base, **choice} for choice in choices]
-    given = {name: value for whole in wholes for name, value in whole.items()}
+    given = {name: value for whole in wholes for name, value in whole.items() if value is not None}
     for name in sorted(given.keys() - {"accelerators", "cpus", "memory"}, key=str):
         value = given[name]
         if name in ("labels", "image_id", "job_recovery") and any(each.get(name) != value for each in wholes):
