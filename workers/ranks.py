@@ -275,15 +275,17 @@ def _pause_end(facts: ProcessFacts) -> float:
     if facts.command != "sleep" or facts.ignores_interrupt:
         return -math.inf
     words = [re.fullmatch(r"(\d+\.?\d*|inf(?=$|inity$))(\w*)", word, re.ASCII) for word in facts.words[1:]]
-    lengths = [float(word[1]) * _PAUSE_UNITS.get(word[2], -math.inf) if word else -math.inf for word in words]
-    length = -math.inf if -math.inf in lengths else sum(lengths)
+    if not all(word and word[2] in _PAUSE_UNITS for word in words):
+        return -math.inf
+    length = sum(float(word[1]) * _PAUSE_UNITS[word[2]] for word in words if word)
     return facts.start_ticks / float(os.sysconf("SC_CLK_TCK")) + length
 
 
 def _long_pauses(pids: Iterable[int], until: float) -> dict[int, int]:
     """Returns each `sleep` among the processes of an attempt that outlasts an instant, and the shell that waits for it.
 
-    None of them if anything else is at work: all others are shells and wrappers, or filters of these.
+    0 for one that its shell became. None of them if anything else is at work: all others are shells and wrappers, or
+    filters of these.
     """
     known = read_processes(pids)
     parents = {facts.parent for facts in known.values()}
@@ -294,8 +296,8 @@ def _long_pauses(pids: Iterable[int], until: float) -> dict[int, int]:
     ]
     if not all(_pause_end(facts) > until for facts in at_work):
         return {}
-    pauses = {facts.pid: facts.parent for facts in at_work}
-    return pauses if all(pid in known and known[pid].is_shell for pid in pauses.values()) else {}
+    pauses = {facts.pid: facts.parent if facts.parent in known else 0 for facts in at_work}
+    return pauses if all(not pid or known[pid].is_shell for pid in pauses.values()) else {}
 
 
 class Ranks:
@@ -538,19 +540,17 @@ class Ranks:
     def _end_long_pauses(self, names: list[processes.ProcessName], clients: Collection[int], kill_at: float) -> None:
         """Ends shells that do nothing more until the grace is over: `until train; do sleep 60; done`.
 
-        They pause since the stop began, and did so at the last look; what started them has the rest of the grace.
+        They did so at the last look, and began after the stop: else the pause is a program. What started such a shell
+        has the rest of the grace.
         """
-        waiting = {pid for each in self._programs or () if each.waits for pid in each.pids}
+        programs = self._programs or []
+        waiting = {pid for each in programs if each.waits for pid in each.pids}
         known = {name.pid: name for name in names if name.pid not in waiting}
-        news = {name.pid for name in self._news(names)}
-        pauses = {pid: shell for pid, shell in _long_pauses(known, kill_at).items() if pid in news}
-        seen, self._pauses = self._pauses, {known[pid] for pid in pauses}
-        if (
-            pauses
-            and self._pauses <= seen
-            and not any(each.waits and each.name.is_alive for each in self._programs or ())
-        ):
-            for shell in {known[shell] for shell in pauses.values() if shell in known}:
+        pauses = _long_pauses(known, kill_at)
+        seen, self._pauses = self._pauses, {known[pid] for pid in pauses} - {each.name for each in programs}
+        is_any_waiting = any(each.waits and each.name.is_alive for each in programs)
+        if self._pauses and len(self._pauses) == len(pauses) and self._pauses <= seen and not is_any_waiting:
+            for shell in {known[shell] for shell in pauses.values() if shell}:
                 self._stop_starter(shell, clients)
             processes.send_signal(list(pauses), signal.SIGTERM)
 

@@ -240,6 +240,7 @@ def test_a_pause_that_outlasts_the_grace_ends_its_shell(run: Run, tmp_path: Path
         "bash": bash(loop),
         "dash": ["dash", "-c", loop],
         "a function": bash(f"again() {{ while ! {SAVE}; do sleep 1h; done; }}; again; exit 3"),
+        "instead of its shell": ["bash", "-c", f"{SAVE}; sleep infinity"],
         "a filter": bash(f"exec > >(tee -a out.log) 2>&1; {loop}"),
         "a helper": bash(f"python plain.py & {loop}"),
         "a trap on EXIT": bash(f"trap 'echo cleaned' EXIT; {loop}"),

@@ -1,5 +1,6 @@
 """Which processes are a job's programs, by what /proc says of them, and their shells' text."""
 
+import math
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from tests.support.stopped_programs import LEAVES, PASSES, RAISER
 from workers import processes
 from workers import programs as shell_traps
 from workers.programs import ProcessFacts, TermTrap, find_programs, read_processes, term_trap
+from workers.ranks import _pause_end
 
 #: Number, parent and command line of each process (`~` is a space); `+` handles SIGTERM, `&` runs in the background,
 #: `!` has the handlers of a runtime, `%` is a shell with a trap on EXIT, `>` one whose trap sends signals, `?` one that
@@ -376,6 +378,21 @@ def test_a_program_may_pass_on_the_signal_unless_its_text_says_otherwise(
     (tmp_path / "tool").write_text("import sys\nfrom some_launcher.cli import main\nsys.exit(main())\n")
     own = tuple(word.replace("~", " ") for word in f"python {words}".split())
     assert shell_traps._may_pass_on(ProcessFacts(os.getpid(), 1, own, "python3.11", handles_term=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("60", 63.0), ("1m 30", 93.0), ("1.5h", 5403.0), ("infinity", math.inf), ("inf", math.inf),
+        ("1e3", -math.inf), ("0x1", -math.inf), ("-- 5", -math.inf), ("& 60", -math.inf), ("9" * 5000, math.inf),
+    ],
+)  # fmt: skip
+def test_a_pause_ends_as_its_words_say(words: str, end: float) -> None:
+    """Not in the background, where nobody waits for it."""
+    is_aside = words.startswith("& ")
+    ticks = 3 * os.sysconf("SC_CLK_TCK")
+    own = ("sleep", *words.removeprefix("& ").split())
+    assert _pause_end(ProcessFacts(1, 0, own, ignores_interrupt=is_aside, start_ticks=ticks)) == end
 
 
 #: In a process of its own: the processes of an attempt are all that descend from its supervisor.
