@@ -21,13 +21,13 @@ loader and compile workers get no signal. More rules:
 * So does what handles it, if a shell runs it in the background beside another program, in the foreground, that saves:
   it ignores SIGINT or SIGQUIT, and is older than that; so does what runs beside the one in the background for which
   alone the shell waits. Late, it gets the signal.
+* And so does what waits for connections, whatever started it beside a younger program that saves: a server.
 * What a program leaves that handles the signal is a program as well. If that one may have passed the signal on, by its
   text, it waits half of the remaining time; if it handles the signal no longer, it has had it.
 * Where nothing else is found, the first process itself is the program.
 
-`find_programs` is a function of what `read_processes` saw in /proc. Standard library only.
-
-What a shell does at SIGTERM, by its text: has it a trap for the signal, and does the trap pass it on.
+`find_programs` is a function of what `read_processes` saw in /proc. What a shell does at SIGTERM, by its text: has it a
+trap for the signal, and does the trap pass it on.
 
 /proc says which signals a shell handles, but with a trap on EXIT alone bash and ksh93 handle all that would end them,
 SIGTERM included, and end at once; mksh and its like handle SIGTERM always. Text that is not understood counts as a
@@ -90,6 +90,10 @@ _NO_COMMANDS = re.compile(
 _COMMENT = re.compile(r"""(?m)^[ \t]*#[^\n]*|[ \t]#[^\n'"]{0,200}$""")
 #: Commands that read and write the files named behind them, and run none.
 _MOVES_FILES = re.compile(r"(?<![\w./+-])(?:cp|mv|rm|touch|cat|tar|rsync)[ \t][^\n;&|]*")
+#: `bash ./stop`, `sh -e stop`, `. ./stop`: a script, whatever its name.
+_RUN_BY_SHELL = re.compile(
+    r"(?:^|[\s;&|('\"])(?:[\w./]{0,99}\b[bdakz]{0,2}sh|source|\.)(?:[ \t]+-\w+)*[ \t]+([\w./+-]+)"
+)
 _END_OF_FUNCTION = re.compile(r"[\n;][ \t]*\}")
 
 
@@ -111,6 +115,8 @@ class TermTrap:
     #: File names among the words of its trap on EXIT, and of functions that this calls; those of its trap for SIGTERM.
     cleanup: frozenset[str] = field(default=frozenset(), compare=False)
     calls: frozenset[str] = field(default=frozenset(), compare=False)
+    #: Those of them that stand behind the name of a shell: scripts, whatever they are called.
+    scripts: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def term_trap(text: str) -> TermTrap:
@@ -126,9 +132,12 @@ def term_trap(text: str) -> TermTrap:
     forwards = _does(text, actions, _SENDS) or (_does(text, actions, _EXITS) and _does(text, exit_actions, _SENDS))
     cleanup = frozenset(map(os.path.basename, _called(text, exit_actions)[1] if exit_actions else ()))
     run = [_MOVES_FILES.sub("", action) for action in actions]
-    calls = frozenset(_called(_MOVES_FILES.sub("", text), run)[1] if actions else ())
-    has_wait, awaited = _WAITS.search(text) is not None, _awaited(text, commands)
-    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, has_wait, awaited, cleanup, calls)
+    kept = _MOVES_FILES.sub("", text)
+    places, calls = _called(kept, run) if actions else ([], set[str]())
+    bodies = [*run, *(kept[start:end] for start, end in places)]
+    scripts = frozenset(name for body in bodies for name in _RUN_BY_SHELL.findall(body))
+    waits = (_WAITS.search(text) is not None, _awaited(text, commands))
+    return TermTrap(bool(actions), forwards, bool(exit_actions), hides, *waits, cleanup, frozenset(calls), scripts)
 
 
 def _awaited(text: str, commands: str) -> tuple[int, int] | None:
@@ -233,13 +242,13 @@ def _code(pid: int, words: tuple[str, ...]) -> str:
     return _append_files(text, [f"{folder}/{path}.py" for folder in folders for path in paths[:_NAMED_MOST]])
 
 
-def _called_scripts(pid: int, names: Collection[str]) -> str:
-    """Returns the text of those of the files that are scripts, by their names or first bytes."""
+def _called_scripts(pid: int, names: Collection[str], scripts: Collection[str]) -> str:
+    """Returns the text of those of the files that are scripts, as `scripts` are, by their names or first bytes."""
     text = ""
     for name in sorted(names)[:_NAMED_MOST]:
         folder = "root" if name.startswith("/") else "cwd"
         script = _append_files("", [os.path.join(f"/proc/{pid}/{folder}", name.lstrip("/"))])
-        if name.endswith((".sh", ".py")) or script.startswith("\n#!"):
+        if name in scripts or name.endswith((".sh", ".py")) or script.startswith("\n#!"):
             text += script
     return text[:_TEXT_MOST]
 
@@ -342,6 +351,8 @@ class ProcessFacts:
     image: tuple[int, int] = (0, 0)
     #: Clock ticks after boot.
     start_ticks: int = 0
+    #: Whether it waits for connections; known of what saves beside others.
+    listens: bool = False
 
     @property
     def started(self) -> tuple[int, int]:
@@ -365,8 +376,8 @@ class ProcessFacts:
 
     @property
     def runs(self) -> tuple[str, str]:
-        """The same for every run of a program, whatever its arguments."""
-        return self.command, self.script_command
+        """The same for every run of a program, whatever its arguments (`spawn_main(pipe_handle=7)`)."""
+        return self.command, re.sub(r"=\d+", "", self.script_command)
 
     @property
     def is_shell(self) -> bool:
@@ -403,6 +414,9 @@ def read_processes(pids: Iterable[int]) -> dict[int, ProcessFacts]:
     for pid, facts in known.items():
         if facts.is_shell and not facts.handles_term and not facts.cleans_up and children[pid] > 1:
             known[pid] = replace(facts, text=term_trap(shell_text(pid, facts.words)))
+    savers = [pid for pid, facts in known.items() if facts.saves and not facts.is_shell]
+    for pid in processes.listeners_among(savers) if len(savers) > 1 else ():
+        known[pid] = replace(known[pid], listens=True)
     return known
 
 
@@ -467,7 +481,7 @@ def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
         return replace(shell, handles_term=False, cleans_up=cleans_up)
     # A trap that is not in the text (of a script that came through a pipe) may pass the signal on.
     is_unknown = not trap.exists and shell.command not in _NEVER_TRAP
-    called = "" if trap.forwards else _read_in_time(lambda: _called_scripts(shell.pid, trap.calls), "")
+    called = "" if trap.forwards else _read_in_time(lambda: _called_scripts(shell.pid, trap.calls, trap.scripts), "")
     return replace(shell, forwards=trap.forwards or is_unknown or _SENDS.search(called) is not None)
 
 
@@ -516,14 +530,16 @@ def find_programs(
                 at[pid] = _found_at(known[pid], children.get(pid, []), at, clients)
     aside = _run_aside(None, [known[root] for root in roots], at, clients, firsts)
     for root in roots:
-        own = [each for each in at[root] if not _is_filter(each.facts, known)]
+        own = [each for each in at[root] if not is_filter(each.facts, known)]
         own = own if any(not each.facts.cleans_up for each in own) else [Found(known[root])]
-        found += _put_aside(own, 0) if root in aside else own
+        found += _put_aside(known[root], own, aside)
     return found
 
 
-def _put_aside(found: list[Found], beside: int) -> list[Found]:
-    return [replace(each, is_aside=each.facts.handles_term, beside=beside) for each in found]
+def _put_aside(child: ProcessFacts, found: list[Found], aside: Mapping[int, int]) -> list[Found]:
+    if child.pid not in aside:
+        return found
+    return [replace(each, is_aside=each.facts.handles_term, beside=aside[child.pid]) for each in found]
 
 
 def _children(known: Mapping[int, ProcessFacts]) -> dict[int, list[ProcessFacts]]:
@@ -551,7 +567,9 @@ def _found_at(
     ranks = [] if facts.has_rank or facts.is_shell else [child for child in own if child.has_rank]
     only_runs_others = facts.is_looked_through and (facts.is_shell or bool(own))
     if facts.pid in clients or not (ranks or only_runs_others):
-        below = [each for child in own for each in at.get(child.pid, []) if not facts.handles_term]
+        told = [] if facts.handles_term else own
+        aside = _servers_aside(told, at)
+        below = [each for child in told for each in _put_aside(child, at.get(child.pid, []), aside)]
         handlers = [each for each in below if each.facts.handles_term and not each.facts.is_runtime]
         if handlers and facts.pid not in clients:
             return [*handlers, Found(facts)] if facts.command in _NEVER_END else handlers
@@ -560,10 +578,10 @@ def _found_at(
     has_trap = facts.is_shell and facts.handles_term
     found = [Found(facts, is_late=facts.cleans_up)] if has_trap or facts.cleans_up else []
     aside = _run_aside(facts, own, at, clients) if facts.is_shell else {}
+    if facts.is_shell and not (has_trap or _awaited_child(facts, own)):
+        aside = _servers_aside(own, at) | aside
     for child in ranks or own:
-        below = at.get(child.pid, [])
-        if child.pid in aside:
-            below = _put_aside(below, aside[child.pid])
+        below = _put_aside(child, at.get(child.pid, []), aside)
         if has_trap and child.ignores_interrupt and not facts.ignores_interrupt:  # left to the trap
             below = [replace(each, is_late=each.is_late or facts.forwards) for each in below if each.facts.handles_term]
         elif has_trap and facts.text.hides_background:
@@ -619,6 +637,29 @@ def _run_aside(
     return found
 
 
+def _servers_aside(own: list[ProcessFacts], at: Mapping[int, list[Found]]) -> dict[int, int]:
+    """Returns the children that wait for connections, beside a younger one of another program that saves and does not.
+
+    Whoever started both, in the foreground or not: a driver in Python, a shell that waits for the first of them to end.
+    """
+    savers = {
+        child.pid: [each.facts for each in at.get(child.pid, []) if each.facts.saves and not each.is_aside]
+        for child in own
+    }
+    plain = [child for child in own if savers[child.pid] and not any(facts.listens for facts in savers[child.pid])]
+    if not plain:
+        return {}
+    last = max(plain, key=lambda each: each.started)
+    kinds = {facts.runs for facts in savers[last.pid]}
+    return {
+        child.pid: last.pid
+        for child in own
+        if child.started < last.started
+        and any(facts.listens for facts in savers[child.pid])
+        and kinds.isdisjoint(facts.runs for facts in savers[child.pid])
+    }
+
+
 def _awaited_child(shell: ProcessFacts | None, own: list[ProcessFacts]) -> ProcessFacts | None:
     """Returns the one process that a shell waits for, if it has put all of them into the background."""
     if shell is None or shell.text.awaited is None or not all(child.ignores_interrupt for child in own):
@@ -627,7 +668,8 @@ def _awaited_child(shell: ProcessFacts | None, own: list[ProcessFacts]) -> Proce
     return sorted(own, key=lambda child: child.started)[number - 1] if number > 0 and of_all == len(own) else None
 
 
-def _is_filter(facts: ProcessFacts, known: Mapping[int, ProcessFacts]) -> bool:
+def is_filter(facts: ProcessFacts, known: Mapping[int, ProcessFacts]) -> bool:
+    """Returns whether a process ends with its input, which another process of the attempt writes."""
     if facts.reads is None:
         return False
     writers = [each for each in known.values() if facts.reads in each.writes and each.command not in _ANSWERS]
@@ -645,16 +687,25 @@ def _line_of(pid: int, known: Mapping[int, ProcessFacts]) -> list[int]:
     return list(line)
 
 
-def is_own_code(facts: ProcessFacts) -> bool:
-    """Returns whether a process runs what is named from its folder or written in its script: no tool, as for copies."""
-    is_script = _INTERPRETER.match(facts.command) is not None
-    option, name = _script(facts.words) if is_script else ("", "".join(facts.words[:1]))
+def is_own_code(facts: ProcessFacts, beside: Iterable[ProcessFacts] = ()) -> bool:
+    """Returns whether a process runs what is named from its folder or written in its script: no tool, as for copies.
+
+    So is what lies in the folder of one of the processes `beside`.
+    """
+    option, name, is_named = _named_file(facts)
     if option == "-m":
         return bool(_read_in_time(lambda: _code(facts.pid, facts.words), ""))
     with contextlib.suppress(OSError):
         name = name.removeprefix(os.readlink(f"/proc/{facts.pid}/cwd") + "/")
-    is_named = is_script or "/" in name
-    return option == "-c" or (is_named and name[:1] != "/" and not _TOOL_FOLDERS & {*name.split("/")})
+    is_near = name[:1] != "/" or os.path.dirname(name) in {os.path.dirname(_named_file(each)[1]) for each in beside}
+    return option == "-c" or (is_named and is_near and not _TOOL_FOLDERS & {*name.split("/")})
+
+
+def _named_file(facts: ProcessFacts) -> tuple[str, str, bool]:
+    """Returns the option and the file that a process runs, and whether its words name a file."""
+    is_script = _INTERPRETER.match(facts.command) is not None
+    option, name = _script(facts.words) if is_script else ("", "".join(facts.words[:1]))
+    return option, name, is_script or "/" in name
 
 
 def _may_pass_on(facts: ProcessFacts) -> bool:

@@ -14,11 +14,12 @@ which runs a job's `run`, gets a function of the launcher's name that adds the a
 """
 
 import contextlib
+import math
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,17 @@ from walras.contract import EXIT_MACHINE_UNABLE
 from workers import processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
-from workers.programs import Program, command_line, handles_term, is_cleaning_up, is_own_code, programs_among
+from workers.programs import (
+    ProcessFacts,
+    Program,
+    command_line,
+    handles_term,
+    is_cleaning_up,
+    is_filter,
+    is_own_code,
+    programs_among,
+    read_processes,
+)
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 if TYPE_CHECKING:
@@ -256,6 +267,39 @@ def _is_any_run(names: Collection[processes.ProcessName], words: Collection[tupl
     return False
 
 
+_PAUSE_UNITS = {"": 1.0, "inity": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _pause_end(facts: ProcessFacts) -> float:
+    """Returns until when a `sleep` in the foreground of a shell lasts, in seconds after boot; -inf for what is none."""
+    if facts.command != "sleep" or facts.ignores_interrupt:
+        return -math.inf
+    words = [re.fullmatch(r"(\d+\.?\d*|inf(?=$|inity$))(\w*)", word, re.ASCII) for word in facts.words[1:]]
+    if not all(word and word[2] in _PAUSE_UNITS for word in words):
+        return -math.inf
+    length = sum(float(word[1]) * _PAUSE_UNITS[word[2]] for word in words if word)
+    return facts.start_ticks / float(os.sysconf("SC_CLK_TCK")) + length
+
+
+def _long_pauses(pids: Iterable[int], until: float) -> dict[int, int]:
+    """Returns each `sleep` among the processes of an attempt that outlasts an instant, and the shell that waits for it.
+
+    0 for one that its shell became. None of them if anything else is at work: all others are shells and wrappers, or
+    filters of these.
+    """
+    known = read_processes(pids)
+    parents = {facts.parent for facts in known.values()}
+    at_work = [
+        facts
+        for facts in known.values()
+        if not (facts.is_shell or (facts.is_looked_through and facts.pid in parents) or is_filter(facts, known))
+    ]
+    if not all(_pause_end(facts) > until for facts in at_work):
+        return {}
+    pauses = {facts.pid: facts.parent if facts.parent in known else 0 for facts in at_work}
+    return pauses if all(not pid or known[pid].is_shell for pid in pauses.values()) else {}
+
+
 class Ranks:
     """All ranks of one plan, in one process group. Create it in the main thread: the ranks die with that thread."""
 
@@ -280,6 +324,8 @@ class Ranks:
         self._stopped_starters = set[processes.ProcessName]()
         #: From when on what was started again is looked for.
         self._look_at = 0.0
+        #: Pauses beyond the grace that the last look found.
+        self._pauses = set[processes.ProcessName]()
         #: From when on programs that cannot save are signalled, unless one saves or has started by then.
         self._quiet_at = 0.0
         #: Ranks in the order in which they ended.
@@ -440,8 +486,10 @@ class Ranks:
             self._look_at = now + LOOK_AGAIN_S
             names = self._names()
             self._take_up_restarts(names, clients)
+            if self.have_programs_ended and not self.have_all_ended:
+                self._end_long_pauses(names, clients, kill_at)
             if any(program.waits for program in self._programs):
-                is_anything_new = any(name.is_alive for name in self._news(names))
+                is_anything_new = any(name.is_alive and name not in self._pauses for name in self._news(names))
                 is_quiet = not is_anything_new and not self._are_waited_for(clients)
                 if not is_quiet or not self._quiet_at:
                     self._quiet_at = now + LEFTOVER_GRACE_S
@@ -489,6 +537,23 @@ class Ranks:
                 if not aside and all(starter not in each.above for each in savers):
                     self._stop_starter(starter, clients)
 
+    def _end_long_pauses(self, names: list[processes.ProcessName], clients: Collection[int], kill_at: float) -> None:
+        """Ends shells that do nothing more until the grace is over: `until train; do sleep 60; done`.
+
+        They did so at the last look, and began after the stop: else the pause is a program. What started such a shell
+        has the rest of the grace.
+        """
+        programs = self._programs or []
+        waiting = {pid for each in programs if each.waits for pid in each.pids}
+        known = {name.pid: name for name in names if name.pid not in waiting}
+        pauses = _long_pauses(known, kill_at)
+        seen, self._pauses = self._pauses, {known[pid] for pid in pauses} - {each.name for each in programs}
+        is_any_waiting = any(each.waits and each.name.is_alive for each in programs)
+        if self._pauses and len(self._pauses) == len(pauses) and self._pauses <= seen and not is_any_waiting:
+            for shell in {known[shell] for shell in pauses.values() if shell}:
+                self._stop_starter(shell, clients)
+            processes.send_signal(list(pauses), signal.SIGTERM)
+
     def _is_next_run(self, found: Program, ended: Program) -> bool:
         """Returns whether a process runs what an ended program ran, and was started by the same one.
 
@@ -510,13 +575,15 @@ class Ranks:
     def _is_next_stage(self, found: Program) -> bool:
         """Returns whether a process saves after a stop at which nothing could: `python prepare.py; python train.py`.
 
-        It is code of the job's own: a tool may copy what was saved before the stop, and so may a shell with a trap, or
-        what a trap on EXIT runs.
+        It is code of the job's own, or lies beside what was told: a tool may copy what was saved before the stop, and
+        so may a shell with a trap, or what a trap on EXIT runs.
         """
         is_due = not (self._could_save or found.found.is_late or found.found.is_aside)
-        if not is_due or not found.facts.saves or not is_own_code(found.facts):
+        if not is_due or not found.facts.saves:
             return False
         told = [each for each in self._programs or () if each.was_signalled and not each.facts.is_shell]
+        if not is_own_code(found.facts, [each.facts for each in told]):
+            return False
         if any(each.name in found.above or each.facts.image == found.facts.image != (0, 0) for each in told):
             return False  # below a stage that was told, or forked by it to save
         traps = [each.facts for each in self._programs or () if each.facts.cleans_up and each.name in found.above]

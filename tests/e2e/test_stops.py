@@ -169,9 +169,9 @@ def test_what_a_program_leaves_behind_saves_with_the_whole_grace(run: Run, tmp_p
 def test_what_a_launcher_told_is_not_told_again(run: Run, tmp_path: Path) -> None:
     """It passes the signal on and ends at once: a second one would break the save off, whatever the first came from."""
     (tmp_path / "raises.py").write_text(RAISER)
-    (tmp_path / "resets.py").write_text(
-        SAVER.replace('    sys.stdout.write("caught', '    signal.signal(15, 1); print("caught')
-    )
+    for name, handler in {"ignores": "signal.SIG_IGN", "resets": "signal.SIG_DFL"}.items():
+        told = f'    signal.signal(signal.SIGTERM, {handler}); print("caught'
+        (tmp_path / f"{name}.py").write_text(SAVER.replace('    sys.stdout.write("caught', told))
     (tmp_path / "passes.py").write_text(PASSES)
     (tmp_path / "starts.py").write_text("import sys\nfrom lib import passes\npasses.start(sys.argv[1:])\n")
     (tmp_path / "lib").mkdir()
@@ -193,7 +193,8 @@ def test_what_a_launcher_told_is_not_told_again(run: Run, tmp_path: Path) -> Non
         ],
         "at a shell's exit": bash(f"trap 'exit 85' TERM; trap 'kill $(jobs -p)' EXIT; {raises} & wait"),
         "by a function": bash(f"end() {{ kill $P; }}; trap end EXIT; trap 'echo; exit 85' TERM; {raises} & P=$!; wait"),
-        "no longer handles it": bash("python passes.py python resets.py; exit $?"),
+        "no longer handles it": bash("python passes.py python ignores.py; exit $?"),
+        "resets its handler": bash("python passes.py python resets.py; exit $?"),
         "long": bash(f"SAVE_S=9 python passes.py {raises}; exit $?"),
     }
     assert ends(run(commands, stop_s=24.0)) == dict.fromkeys(commands, (1, 1, 85, None))

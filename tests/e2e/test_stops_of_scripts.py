@@ -10,7 +10,9 @@ from tests.support.debian_packages import unpacked
 from tests.support.stop_runs import SAVE, Run, bash, ends, said
 from tests.support.stopped_programs import (
     ASKED,
+    CONNECTS,
     HANDS_ON,
+    LISTENS,
     RAISER,
     SAVER,
     SERVER,
@@ -109,11 +111,15 @@ def test_a_trap_is_found_in_functions_of_functions_and_of_scripts_that_cannot_be
     (tmp_path / "raises.py").write_text(RAISER)
     relay = "trap 'kill $P; wait $P; exit 85' TERM\npython raises.py & P=$!\nwait $P"
     (tmp_path / "relay.sh").write_text(relay)
-    (tmp_path / "tell.sh").write_text("kill $1\n")
+    for name in ("tell.sh", "tell"):
+        (tmp_path / name).write_text("kill $1\n")
     one, every = "one() { kill $1; wait $1; }", "every() { for p in $P; do one $p; done; exit 85; }"
     commands = {
         "by two functions": bash(f"{one}\n{every}\ntrap every TERM; python raises.py & P=$!; wait $P"),
         "by another script": bash("trap 'sh ./tell.sh $P; wait $P || exit 85' TERM; python raises.py & P=$!; wait $P"),
+        "by one of any name": bash(
+            "end() { sh ./tell $P; wait $P || exit 85; }; trap end TERM; python raises.py & P=$!; wait $P"
+        ),
         "on its standard input": bash("bash -s < relay.sh; exit $?"),
         "through a pipe": bash("cat relay.sh | bash"),
     }
@@ -224,6 +230,51 @@ def test_a_loop_that_starts_a_stopped_program_again_is_stopped(run: Run, tmp_pat
         assert (ends({"": attempt})[""][2], attempt.output()[-7:]) == (85, "copied\n"), (name, said(attempt))
     gang = {"gang": bash(f"until {SAVE}; do :; done")}
     assert ends(run(gang, ups=2, devices=[0, 1], env={"SAVE_S": "0.5"}))["gang"][2:] == (None, 15)
+
+
+def test_a_pause_that_outlasts_the_grace_ends_its_shell(run: Run, tmp_path: Path) -> None:
+    """What started that shell goes on, to save what was saved; a pause that ends in time, or beside work, is left."""
+    (tmp_path / "copy.py").write_text("import time; time.sleep(2.6); print('copied', flush=True)")
+    loop = f"until {SAVE}; do sleep 120; done"
+    commands = {
+        "bash": bash(loop),
+        "dash": ["dash", "-c", loop],
+        "a function": bash(f"again() {{ while ! {SAVE}; do sleep 1h; done; }}; again; exit 3"),
+        "instead of its shell": ["bash", "-c", f"{SAVE}; sleep infinity"],
+        "a filter": bash(f"exec > >(tee -a out.log) 2>&1; {loop}"),
+        "a helper": bash(f"python plain.py & {loop}"),
+        "a trap on EXIT": bash(f"trap 'echo cleaned' EXIT; {loop}"),
+    }
+    stopped = run(commands)
+    for name, (caught, saved, code, number) in ends(stopped).items():
+        assert (caught, saved, code in (None, 143), number in (None, 15)) == (1, 1, True, True), (name, code, number)
+    assert stopped["a trap on EXIT"].output().endswith("cleaned\n")
+    copies = {
+        "nested": f"bash -c '{loop}'; python copy.py; exit 85",
+        "in time": f"{SAVE}; sleep 3; echo copied; exit 85",
+        "beside it": f"{SAVE}; sleep 120 & python copy.py; kill $!; exit 85",
+        "beside it, hidden": f"{SAVE}; (sleep 120) & python copy.py; python copy.py; kill $!; exit 85",
+    }
+    for name, attempt in run({name: ["bash", "-c", text] for name, text in copies.items()}).items():
+        assert ends({name: attempt})[name] == (1, 1, 85, None), (name, said(attempt))
+        assert "copied\n" in said(attempt), name
+
+
+def test_a_server_outlives_the_save_whatever_started_both(run: Run, tmp_path: Path) -> None:
+    """A driver that waits for one of them, a shell that waits for the first or for all."""
+    (tmp_path / "listens.py").write_text(LISTENS)
+    (tmp_path / "connects.py").write_text(CONNECTS)
+    (tmp_path / "driver.py").write_text(
+        "import os, subprocess, sys, time\n"
+        "server = subprocess.Popen(['python', 'listens.py', sys.argv[1]])\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
+        "code = subprocess.run(['python', 'connects.py', sys.argv[1]]).returncode\n"
+        "server.terminate(); sys.exit(code)\n"
+    )
+    both = "python listens.py @ & until [ -e @ ]; do sleep 0.05; done; python connects.py @ &"
+    texts = {"driver": "python driver.py @", "any": f"{both} wait -n; exit $?", "all": f"{both} wait; exit 85"}
+    commands = {name: bash(text.replace("@", f"{name}.socket")) for name, text in texts.items()}
+    assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
 
 
 def test_what_runs_again_and_again_in_the_background_ends_with_the_programs(run: Run, tmp_path: Path) -> None:
@@ -341,6 +392,7 @@ def test_what_begins_after_a_stop_at_which_nothing_could_save_is_told(run: Run, 
         "a module": "python plain.py; python -m save; exit $?",
         "in the background": f"python plain.py; {SAVE} & wait $!; exit $?",
         "by its path": f"python plain.py; python {tmp_path}/save.py; exit $?",
+        "beside what was told": f"cd /; python {tmp_path}/plain.py; python {tmp_path}/save.py; exit $?",
         "forks its save": "python plain.py; python hands.py fork; exit $?",
     }
     commands = {name: ["bash", "-c", text] for name, text in told.items()}
@@ -350,6 +402,7 @@ def test_what_begins_after_a_stop_at_which_nothing_could_save_is_told(run: Run, 
         "a script": "python plain.py; sh ./copy.sh; exit 85",
         "a tool": "python plain.py; bin/copies; exit 85",
         "by its path": f"python plain.py; {tmp_path}/bin/copies; exit 85",
+        "elsewhere": f"cd bin; python ../plain.py; python {tmp_path}/copy.py; exit 85",
         "a trap": "trap 'python copy.py' EXIT; python plain.py; exit 85",
     }
     for name, attempt in run({name: ["bash", "-c", text] for name, text in copied.items()}).items():

@@ -14,11 +14,13 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}", re.ASCII)
 #: Words for the vendor or the form factor, which do not make another type; and those of a graphics card's edition.
 _NOISE = re.compile(
     r"nvidia|amd|tesla|geforce|instinct|radeon|sxm\d*|pcie|nvl|hbm\w*|oam|mxm|mig|dgxs|fhhl|ls|accelerator|mega|ac|mba"
-    r"|mcm",
+    r"|mcm|active|h",
     re.ASCII,
 )
 #: The form factor, joined to the product: `h100sxm5`, `a100pcie`.
 _JOINED = re.compile(r"(?<=^[ahv]\d00)(sxm\d*|pcie|nvl)(?=-|$)", re.ASCII)
+#: The number of a board, by which drivers name some products: `A100-PG509-200`.
+_BOARD = re.compile(r"[\s_-]pg\d{3}[_-]\d{3}(?![^\s_-])", re.ASCII)
 _CARD_NOISE = frozenset(["generation", "gpu", "blackwell", "server", "workstation", "edition", "with", "design"])
 #: A product with several sizes of memory in GB; what is detected is named with the nearest.
 _SIZES = {"a100": (40, 64, 80), "a800": (40, 80), "v100": (16, 32), "h100": (64, 80, 94, 96), "p100": (12, 16)}
@@ -93,29 +95,31 @@ def named_type(names: Iterable[str], accelerator: str) -> str | None:
 def _canonical(text: str) -> str:
     lower = re.sub(r"(?<=\d) (?=gb\b)", "", text.strip().lower())
     lower = re.sub(r"(nvidia|geforce|tesla)(?=[a-z])", r"\1 ", lower)
-    words = [word for word in re.split(r"[\s_()-]+", lower) if word]
+    words = [word for word in re.split(r"[\s_()-]+", _BOARD.sub("", lower)) if word]
     words = [part for word in words for part in _JOINED.sub(r"-\1", word).split("-")]
+    words = [f"{word}b" if re.fullmatch(r"\d{2,3}g", word, re.ASCII) else word for word in words]
     if "h100" in words and "nvl" in words and not any(word.endswith("gb") for word in words):
         words.append("94gb")
-    name = "-".join(word for word in words if not _NOISE.fullmatch(word))
+    name = re.sub(r"^quadro-(?=[a-z]+\d)", "", "-".join(word for word in words if not _NOISE.fullmatch(word)))
     if name.startswith("gh200-"):
         return "gh200"  # the size that its name tells is that of the processor's memory
     name = _card_name(name) or re.sub(r"^(?:gtx-?)?titan-?(?=v|xp?$|rtx)", "titan-", name)
-    size = re.fullmatch(r"(\w+)-(\d{2})g?(-.*)?", name, re.ASCII)
+    size = re.fullmatch(r"(\w+)-(\d{2})(-.*)?", name, re.ASCII)
     if size is not None and int(size[2]) in _SIZES.get(size[1], ()):
-        name = f"{size[1]}-{size[2]}gb{size[3] or ''}"  # Slurm sites write `a100_80` and `a100_80g`
+        name = f"{size[1]}-{size[2]}gb{size[3] or ''}"  # Slurm sites write `a100_80`
     return _without_usual_size(name)
 
 
 def _card_name(name: str) -> str:
     """Returns the canonical name of a GeForce, Quadro or RTX card (`rtx-4070-ti-super`); empty if it is none."""
-    card = _CARD.fullmatch(name)
+    card = _CARD.fullmatch(re.sub(r"^(rtx-?)?ada-?(\d{4})(?!\d)", r"\1\2-ada", name))
     if card is None:
         return ""
     series, professional, number = card[1], card[2], card[3]
     rest = "-".join(word for word in card[4].split("-") if word not in _CARD_NOISE)
     if not series:
-        series = "rtx" if _RTX_ALONE.fullmatch(number) else "gtx" if _GTX_ALONE.fullmatch(number) else ""
+        is_rtx = professional or re.search(r"\bada\b", rest) or _RTX_ALONE.fullmatch(number)
+        series = "rtx" if is_rtx else "gtx" if _GTX_ALONE.fullmatch(number) else ""
     if not series:
         return ""
     words = [series, *(["pro"] if professional else []), number]

@@ -27,9 +27,6 @@ _CLUSTER = "the cluster has the machines that it has; `value_usd_per_h` says wha
 _NOTED = {
     "resources.cloud": _CLUSTER,
     "resources.infra": _CLUSTER,
-    "resources.region": "a pool has one zone; `resources.pools` chooses pools",
-    "resources.zone": "a pool has one zone; `resources.pools` chooses pools",
-    "resources.use_spot": "the scheduler chooses; a job that saves its work survives either way",
     "resources.disk_size": "no field asks for disk",
     "resources.disk_tier": "no field asks for disk",
     "resources.network_tier": "machines have the network that they have",
@@ -37,6 +34,7 @@ _NOTED = {
     "resources.autostop": "a rented machine that nobody needs is given back",
     "event_callback": "`walras notify` tells you of your jobs' ends",
 }
+_POOLS = "a pool has one zone and market; the scheduler chooses among all, or among `resources.pools` of a job file"
 _ORDER = "resources.ordered: the scheduler chooses among them by speed and price, not in your order"
 _DIFFER = "the choices differ in it; a job file has one, write a task for each"
 #: Fields that cannot be obeyed, and what to write instead.
@@ -46,6 +44,9 @@ _REFUSED = {
     "storage_mounts": "data come with `inputs` of a job file",
     "service": "a job here runs to its end and serves nobody",
     "pool": "pools are the cluster's; `resources.pools` of a job file chooses some",
+    "resources.region": _POOLS,
+    "resources.zone": _POOLS,
+    "resources.use_spot": _POOLS,
     "resources.instance_type": "machines are chosen by their accelerators; name a type",
     "resources.accelerator_args": "no field for it here",
     "resources.priority": "write it in our words: --set priority=low, or high",
@@ -56,6 +57,7 @@ _REFUSED = {
 def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
     """Returns the fields of a job, as a job file has them, what is refused, and what is noted."""
     reading = ForeignReading(has_lines=True)
+    task = {name: value for name, value in task.items() if value is not None}  # a template's `null` states nothing
     reading.fields = {name: task[name] for name in _SAME if name in task}
     nodes = task.get("num_nodes", 1)
     if type(nodes) is not int or nodes < 1:
@@ -216,7 +218,7 @@ def _read_shares(
 
 def _read_other_resources(base: Mapping[str, Any], choices: list[Mapping[str, Any]], reading: ForeignReading) -> None:
     wholes = [{**base, **choice} for choice in choices]
-    given = {name: value for whole in wholes for name, value in whole.items()}
+    given = {name: value for whole in wholes for name, value in whole.items() if value is not None}
     for name in sorted(given.keys() - {"accelerators", "cpus", "memory"}, key=str):
         value = given[name]
         if name in ("labels", "image_id", "job_recovery") and any(each.get(name) != value for each in wholes):
@@ -229,6 +231,10 @@ def _read_other_resources(base: Mapping[str, Any], choices: list[Mapping[str, An
             _read_recovery(value, reading)
         elif name == "instance_type" and "accelerators" in given:
             reading.notes.append(f"resources.{name}: machines are chosen by their accelerators")
+        elif name == "infra" and any("/" in str(each.get(name)).strip("/") for each in wholes):
+            reading.refused.append(f"resources.{name}: {_POOLS}")
+        elif name == "use_spot" and len({bool(each.get(name)) for each in wholes}) > 1:
+            reading.notes.append(f"resources.{name}: the scheduler chooses the market for each of the choices")
         else:
             _judge_field(f"resources.{name}", reading)
 

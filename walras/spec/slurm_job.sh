@@ -388,6 +388,10 @@ srun() {
     refuse srun "Unable to confirm allocation for job ${given[jobid]}: it is another job"
   lay_out
   [ "$node" -ge 0 ] || answer_from_afar
+  # Where the script says how many tasks there are, the job has no more cores than these need.
+  [ -n "${given[overcommit]:-}" ] || [ -z "${SLURM_NTASKS:-}" ] ||
+    [ $((here * ${given[cpus-per-task]:-1})) -le "$SLURM_CPUS_ON_NODE" ] ||
+    refuse srun "Unable to create step for job $SLURM_JOB_ID: More processors requested than permitted"
   step=$(step_number)
   ask_for_gpus
   claim_cores

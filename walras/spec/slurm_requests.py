@@ -133,7 +133,7 @@ _SRUN = (
         Answer.OBEYED,
         "chdir:D cpus-per-task:c distribution:m error:e exact! exclude:x exclusive? export gpu-bind gpus:G "
         "gpus-per-node gpus-per-task gres input:i job-name:J jobid "
-        "kill-on-bad-exit:K? label:l! nodelist:w nodes:N ntasks:n ntasks-per-node tasks-per-node "
+        "kill-on-bad-exit:K? label:l! nodelist:w nodes:N ntasks:n ntasks-per-node overcommit:O! tasks-per-node "
         "open-mode output:o overlap? relative:r time:t wait:W",
     ),
     *_rows(
@@ -144,7 +144,7 @@ _SRUN = (
         "extra-node-info:B gid gpu-freq gres-flags hint hold:H! immediate:I? interactive! "
         "licenses:L mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus mpi "
         "msg-timeout network nice? no-kill:k? ntasks-per-core ntasks-per-socket "
-        "overcommit:O! oversubscribe:s! partition:p power prefer preserve-env:E! priority profile "
+        "oversubscribe:s! partition:p power prefer preserve-env:E! priority profile "
         "propagate? pty! qos:q quiet:Q! quit-on-interrupt! reboot! reservation resv-ports? send-libs? signal "
         "slurmd-debug sockets-per-node spread-job! switches thread-spec threads:T threads-per-core time-min "
         "tmp uid unbuffered:u! use-min-nodes! verbose:v! wckey whole! external-launcher?",
@@ -528,35 +528,34 @@ def commands_of(text: str, depth: int = 0) -> Iterator[tuple[int, list[str]]]:
 
     `depth`: in how many `$(...)` and texts of commands it stands; beyond 20 nothing is read.
     """
-    in_case = 0
+    in_patterns = list[bool]()  # of each open `case`: whether a pattern is read
     for number, line in logical_lines(text) if depth <= _DEEPEST else ():
         words: list[str] = []
-        in_array, opened = False, 0
+        in_array = False
         outside, inside = _apart(line)
         for token in _tokens(outside):
             in_array = (token == "(" and bool(words) and words[-1].endswith("=")) or (in_array and ")" not in token)
+            is_separator = token in _SEPARATORS or set(token) <= set(";&|()\n")
             if in_array:
                 words[-1] += token  # the words of `NAME=(...)` are no commands
-            elif token in _SEPARATORS or set(token) <= set(";&|()\n"):
-                opened += token.count("(")
-                is_pattern = in_case > 0 and token.startswith(")") and not opened
-                if not (len(words) == 1 and (is_pattern or token.startswith("()"))):  # else a name, and no command
+            elif in_patterns and in_patterns[-1] and token != "esac":
+                in_patterns[-1] = not (is_separator and ")" in token)
+            elif is_separator:
+                if not (len(words) == 1 and token.startswith("()")):  # else the name of a function
                     yield from _command(number, words, depth)
-                in_case += _opens_case(words)
-                opened -= min(opened, token.count(")"))
                 words = []
+                if in_patterns and re.search(";[;&]", token):
+                    in_patterns[-1] = True
+            elif token == "esac" and in_patterns and not words:
+                in_patterns.pop()
             else:
                 words.append(token)
+                if token == "in" and "case" in words[:2] and {*words[: words.index("case")]} <= _BEFORE:
+                    in_patterns.append(True)
+                    words = []
         yield from _command(number, words, depth)
-        in_case += _opens_case(words)
         for each in inside:
             yield from ((number, inner) for _, inner in commands_of(each, depth + 1))
-
-
-def _opens_case(words: list[str]) -> int:
-    """Returns 1 for what begins a `case`, -1 for what ends one, else 0."""
-    is_open = words[:1] == ["case"] or (words[1:2] == ["case"] and words[0] in _BEFORE)
-    return is_open - (words[:1] == ["esac"])
 
 
 def _command(number: int, words: list[str], depth: int) -> Iterator[tuple[int, list[str]]]:
@@ -657,26 +656,35 @@ _CASE = re.compile(r"case\s[^;&|]{1,200}?\sin\s")
 
 def _end_of(line: str, at: int, *, has_cases: bool) -> int:
     """Returns the place behind the `)` that closes what a place is in; the line's end if nothing does."""
-    depth, quote, cases, last = 1, "", list[int](), line.rfind("esac") if has_cases else -1
-    while at < len(line) and depth:
-        character = line[at]
-        if character == "\\" and quote != "'":
-            at += 1
-        elif quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character == "(":
+    depth, cases, last = 1, list[int](), line.rfind("esac") if has_cases else -1
+    for place, character, quote in _unescaped(line, at):
+        if quote:
+            continue
+        if character == "(":
             depth += 1
         elif character == ")":
             depth -= not cases or cases[-1] != depth
-        elif has_cases and character in "ce" and line[at - 1] in " \t\n;&|(":
-            if at < last and _CASE.match(line, at):
+        elif has_cases and character in "ce" and line[place - 1] in " \t\n;&|(":
+            if place < last and _CASE.match(line, place):
                 cases.append(depth)
-            elif cases and line.startswith("esac", at):
+            elif cases and line.startswith("esac", place):
                 cases.pop()
+        if not depth:
+            return place + 1
+    return len(line)
+
+
+def _unescaped(line: str, at: int = 0, quote: str = "") -> Iterator[tuple[int, str, str]]:
+    """Yields (place, character, quotation mark that is open then, or "") of all behind a place but what is escaped."""
+    while at < len(line):
+        character = line[at]
+        if character == "\\" and quote != "'":
+            at += 2
+            continue
+        if character in (quote or "'\""):
+            quote = "" if quote else character
+        yield at, character, quote
         at += 1
-    return at
 
 
 def _tokens(line: str) -> list[str]:
@@ -690,18 +698,9 @@ def _tokens(line: str) -> list[str]:
 
 def _quote_after(line: str, quote: str) -> str:
     """Returns the quotation mark that is open at the end of a line, or ""; `quote`: the one open at its beginning."""
-    at = 0
-    while at < len(line):
-        character = line[at]
-        if character == "\\" and quote != "'":
-            at += 1
-        elif quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character == "#" and (at == 0 or line[at - 1] in " \t;&|("):
+    for at, character, quote in _unescaped(line, 0, quote):  # noqa: B020
+        if character == "#" and not quote and (at == 0 or line[at - 1] in " \t;&|("):
             return ""
-        at += 1
     return quote
 
 

@@ -216,7 +216,7 @@ def test_who_starts_after_a_process_that_ended_well_waits_for_it_no_longer(
 def test_a_stop_is_left_to_the_supervisor_and_its_end_is_the_leading_roles(machines: Machines) -> None:
     """What ends by the supervisor's signal is no failure of the job: the leading role saves and says so; a machine
     without it has nothing to save."""
-    saves = role("echo up; trap 'sleep 1; exit 85' TERM; sleep 1000 & wait")
+    saves = role("echo up; trap 'sleep 1; kill $!; exit 85' TERM; sleep 1000 & wait")
     rolls = role("echo up; sleep 1000", 2)
     machines.start({"lead": saves, "roll": rolls}, [["lead", 0, 0, 1], ["roll", 0, 1, 1]], [["roll", 1, 0, 1]])
     supervisors = [each.accept()[0] for each in machines.supervisors]

@@ -12,7 +12,7 @@ from walras.spec.spec_request import argv_of
 
 TASK = """
 name: resnet
-resources: {accelerators: "A100-80GB:4", cpus: 32+, memory: 256+, cloud: aws, use_spot: true}
+resources: {accelerators: "A100-80GB:4", cpus: 32+, memory: 256+, cloud: aws, disk_size: 100}
 num_nodes: 2
 workdir: .
 envs: {LR: 0.1}
@@ -41,7 +41,7 @@ def test_a_task_becomes_a_job_and_the_rest_is_named(tmp_path: Path, capsys: pyte
     assert (spec.resources.cpus, spec.resources.memory, spec.nproc_per_node) == (8.0, 64 * 10**9, 1)
     assert (spec.workdir, spec.envs) == (".", {"LR": "0.1"})
     told = capsys.readouterr().err
-    assert [line.split(": ")[1] for line in told.splitlines()] == ["resources.cloud", "resources.use_spot"]
+    assert [line.split(": ")[1] for line in told.splitlines()] == ["resources.cloud", "resources.disk_size"]
     with pytest.raises(JobSpecError, match=r"file_mounts.*\n.*service"):
         read(tmp_path, f"{TASK}file_mounts: {{/data: x}}\nservice: {{}}\n")
 

@@ -113,6 +113,18 @@ def test_a_step_that_waits_for_its_last_task_leaves_the_pipe_with_it(tmp_path: P
     assert run_ours({"script": script}, tmp_path) == ("task\ntask\n", 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "step", "code"),
+    [("-n2", "-n4", 1), ("-n2", "-n2 -c2", 1), ("-n2", "-n4 -O", 0), ("-n2 -c2", "-n4", 0), ("--gres=gpu:2", "-n2", 0)],
+)
+def test_a_step_has_no_more_tasks_than_the_job_has_cores(options: str, step: str, code: int, tmp_path: Path) -> None:
+    """Where the script says how many tasks it has; as Slurm, by the same words."""
+    case = {"script": f"#!/bin/bash\n#SBATCH {options}\nsrun {step} echo task\n"}
+    output, found = run_ours(case, tmp_path)
+    assert (found, "More processors requested than permitted" in output) == (code, code == 1)
+    assert output.count("task\n") == (0 if code else int(step[2]))
+
+
 def test_steps_share_the_accelerators_that_they_ask_for(tmp_path: Path) -> None:
     """Two steps with one each at once have two; a third waits for a free one; a step that asks for none has none."""
     script = (

@@ -222,11 +222,12 @@ def test_commands_are_found_where_a_shell_would_run_them() -> None:
     [
         'echo "usage:\nsbatch job.sh\n" done\n', "NAMES=(sbatch scancel)\n", "python -c 'x = 1\nscancel = \"2\"\n'\n",
         "cat <<-'EOF'\n\tsbatch no\n\tEOF\n", "echo it\\'s\n# don't sbatch\n", "true # don't\necho 'a' # sbatch\n",
-        "# scancel \\\n",
+        "# scancel \\\n", "case $1 in a|sbatch) echo ;; (scancel) ;; *) case $2 in (b | sbatch) esac; esac\n",
+        "case $1 in\n  (a) echo ;;\n  scancel | sbatch)\n  echo ;;&\n  sbatch) ;; esac\n",
     ],
 )  # fmt: skip
 def test_what_is_no_command_is_none(text: str) -> None:
-    """Lines inside quotes, and elements of an array; what comes behind them is one."""
+    """Lines inside quotes, elements of an array, and patterns of a `case`; what comes behind them is one."""
     found = [(number, words[0]) for number, words in commands_of(f"{text}sbatch x\n")]
     assert [each for each in found if each[1] in ("sbatch", "scancel")] == [(text.count("\n") + 1, "sbatch")]
 

@@ -1,6 +1,8 @@
 """Which processes are a job's programs, by what /proc says of them, and their shells' text."""
 
+import math
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +18,12 @@ from tests.support.stopped_programs import LEAVES, PASSES, RAISER
 from workers import processes
 from workers import programs as shell_traps
 from workers.programs import ProcessFacts, TermTrap, find_programs, read_processes, term_trap
+from workers.ranks import _pause_end
 
 #: Number, parent and command line of each process (`~` is a space); `+` handles SIGTERM, `&` runs in the background,
 #: `!` has the handlers of a runtime, `%` is a shell with a trap on EXIT, `>` one whose trap sends signals, `?` one that
 #: hides what it runs in the background, `w` one that may wait for that, `f` and `s` one that waits for the first or the
-#: second of two alone.
+#: second of two alone, `l` waits for connections.
 #: Then the programs; those that are signalled late are negative, those after what they are beside are strings.
 TREES = {
     "a program": ("1 0 python train.py", [1]),
@@ -66,6 +69,18 @@ TREES = {
     "awaited, while one is in front": ("1 0 s bash x; 2 1 & + python a.py; 3 1 + python b.py", ["2", 3]),
     "started after it": ("1 0 bash x; 2 1 + python a.py; 3 1 & + python b.py", [2, 3]),
     "the same program twice": ("1 0 bash x; 2 1 & + python a.py 1; 3 1 + python a.py 2", [2, 3]),
+    "a driver's server": ("1 0 python x.py; 2 1 + l python tb.py; 3 1 + python a.py; 4 1 + python b.py", ["2", 3, 4]),
+    "a driver's server below a wrapper": ("1 0 python x.py; 2 1 uv; 4 2 + l ./tb; 3 1 + python a.py", ["4", 3]),
+    "a server beside a wait": ("1 0 bash x; 2 1 & + l python tb.py; 3 1 & + python a.py", ["2", 3]),
+    "a server of a shell with a trap": ("1 0 + bash x; 2 1 & + l python tb.py; 3 1 & + python a.py", [1, 2, 3]),
+    "two that listen": ("1 0 python x.py; 2 1 + l python tb.py; 3 1 + l python a.py", [2, 3]),
+    "one of two runs that listens": ("1 0 python x.py; 2 1 + l python a.py; 3 1 + python a.py", [2, 3]),
+    "ranks of one driver, of which one listens": (
+        "1 0 python x.py; 2 1 + l python -c spawn_main(pipe_handle=7); 3 1 + python -c spawn_main(pipe_handle=9)",
+        [2, 3],
+    ),
+    "a younger server": ("1 0 python x.py; 2 1 + python a.py; 3 1 + l python tb.py", [2, 3]),
+    "a server beside what cannot save": ("1 0 python x.py; 2 1 + l python tb.py; 3 1 python a.py", [2]),
     "a hidden server": ("1 0 ? bash x; 2 1 + python tb.py; 3 1 + python a.py", ["2", 3]),
     "a hidden server of a shell that may wait": ("1 0 ? w bash x; 2 1 + python tb.py; 3 1 + python a.py", [2, 3]),
     "an orphan beside a rank": ("1 0 bash x; 2 1 + python a.py; 3 0 & + python tb.py", [2, "3"]),
@@ -92,9 +107,9 @@ def read(tree: str) -> dict[int, ProcessFacts]:
     known = {}
     for line in tree.split(";"):
         pid, parent, *words = line.split()
-        marks = {word for word in words[:2] if word in "+&!%>?wfs"}
+        marks = {word for word in words[:3] if word in "+&!%>?wfsl"}
         own = tuple(word.replace("~", " ") for word in words if word not in marks)
-        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards"}
+        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards", "l": "listens"}
         shown: dict[str, Any] = {name: mark in marks for mark, name in names.items()}
         awaited = next((place for mark, place in (("f", (1, 2)), ("s", (2, 2))) if mark in marks), None)
         shown["text"] = TermTrap(False, False, hides_background="?" in marks, has_wait="w" in marks, awaited=awaited)
@@ -242,6 +257,7 @@ def test_what_bash_hides_in_the_background_is_read_from_its_text(text: str, hide
         "trap $x TERM\n", "trap a $x\n", "trap on TERM\non {\n", "on {\n", "\n", " ", ";", "trap ", "trap -- ",
         "trap '", 'trap "', "trap 'kill $$' TERM\n", "kill $$", "kill -s ", "TRAPTERM ", "function ", "on (",
         "trap @ TERM\n@ {\n", "trap @ EXIT\n@ {\n", ")", "on ", "do on ", ") >&1",
+        "sh -a ", ";sh", "a/", "sh ", ". ", "sh x;",
     ],
 )  # fmt: skip
 def test_hostile_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
@@ -364,6 +380,21 @@ def test_a_program_may_pass_on_the_signal_unless_its_text_says_otherwise(
     assert shell_traps._may_pass_on(ProcessFacts(os.getpid(), 1, own, "python3.11", handles_term=True)) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("60", 63.0), ("1m 30", 93.0), ("1.5h", 5403.0), ("infinity", math.inf), ("inf", math.inf),
+        ("1e3", -math.inf), ("0x1", -math.inf), ("-- 5", -math.inf), ("& 60", -math.inf), ("9" * 5000, math.inf),
+    ],
+)  # fmt: skip
+def test_a_pause_ends_as_its_words_say(words: str, end: float) -> None:
+    """Not in the background, where nobody waits for it."""
+    is_aside = words.startswith("& ")
+    ticks = 3 * os.sysconf("SC_CLK_TCK")
+    own = ("sleep", *words.removeprefix("& ").split())
+    assert _pause_end(ProcessFacts(1, 0, own, ignores_interrupt=is_aside, start_ticks=ticks)) == end
+
+
 #: In a process of its own: the processes of an attempt are all that descend from its supervisor.
 _LOOKS = """
 import os, signal, sys
@@ -384,11 +415,19 @@ print(before, ranks.have_programs_ended)
 """
 
 
+def run_ranks(code: str, *words: str | Path) -> str:
+    """Returns what one of the texts above prints: the attempt of a process that is its supervisor."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_a_program_has_ended_once_what_it_left_was_looked_for(tmp_path: Path) -> None:
     """Else its heir, which saves, would count as a leftover between the end and that look."""
-    words = [sys.executable, "-c", _LOOKS, str(tmp_path / "attempt")]
-    done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "False True\n", done.stderr
+    assert run_ranks(_LOOKS, tmp_path / "attempt") == "False True\n"
 
 
 _TOLD = """
@@ -424,10 +463,8 @@ def test_an_heir_that_was_told_gets_no_signal_before_it_is_due(tmp_path: Path) -
     """Not late in the grace either; a stop that comes after that one, with less time, still leaves it half of that."""
     (tmp_path / "passes.py").write_text(PASSES)
     (tmp_path / "raises.py").write_text(RAISER)
-    words = [sys.executable, "-c", _TOLD, tmp_path / "attempt", tmp_path / "passes.py"]
-    words += [sys.executable, tmp_path / "raises.py"]
-    done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "False False True ", done.stderr
+    words = (tmp_path / "attempt", tmp_path / "passes.py", sys.executable, tmp_path / "raises.py")
+    assert run_ranks(_TOLD, *words) == "False False True "
 
 
 _LEFT = """
@@ -483,10 +520,7 @@ def test_what_a_trap_told_gets_the_signal_at_half_or_late_unless_that_would_kill
     """Whichever is first, after the trap has ended; who handles the signal no longer has had it, and saves."""
     (tmp_path / "left.py").write_text(_IS_LEFT)
     text = f"trap 'kill $P; exit 85' TERM; {sys.executable} {tmp_path}/left.py {how} & P=$!; wait $P"
-    words = [sys.executable, "-c", _LEFT, str(tmp_path / "attempt"), text]
-    done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
-    assert done.stdout == f"True False {is_late_told} True False\n", done.stderr
-    assert done.returncode == 0, done.stderr
+    assert run_ranks(_LEFT, tmp_path / "attempt", text) == f"True False {is_late_told} True False\n"
 
 
 @pytest.mark.parametrize(
@@ -497,6 +531,10 @@ def test_what_a_trap_told_gets_the_signal_at_half_or_late_unless_that_would_kill
         ("echo; cp tell.sh kept.sh", False),
         ("sh ./tell.sh $P", True),
         ("./tell $P", True),
+        ("bash ./bare $P", True),
+        (". ./bare", True),
+        ("cat bare; wait $P", False),
+        ("report bare; wait $P", False),
         ("@/tell $P", True),
     ],
 )
@@ -505,6 +543,7 @@ def test_a_trap_passes_the_signal_on_by_scripts_that_it_runs(action: str, forwar
     (tmp_path / "train.log").write_text("the kernel may kill this\n")
     (tmp_path / "tell.sh").write_text("kill $1\n")
     (tmp_path / "tell").write_text("#!/bin/sh\nkill $1\n")
+    (tmp_path / "bare").write_text("kill $1\n")
     text = f"trap '{action.replace('@', str(tmp_path))}' TERM; echo up; read x; exit 0"
     with subprocess.Popen(["bash", "-c", text], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         try:
@@ -513,6 +552,16 @@ def test_a_trap_passes_the_signal_on_by_scripts_that_it_runs(action: str, forwar
             assert read_processes([started.pid])[started.pid].forwards == forwards
         finally:
             started.kill()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
+def test_who_waits_for_connections_is_seen(family: socket.AddressFamily, tmp_path: Path) -> None:
+    """Not who only has a socket, or is gone."""
+    with socket.socket(family) as own:
+        own.bind(str(tmp_path / "s") if family == socket.AF_UNIX else ("", 0))
+        assert processes.listeners_among([os.getpid()]) == set()
+        own.listen()
+        assert processes.listeners_among([os.getpid(), 2**22 + 1]) == {os.getpid()}
 
 
 def test_an_image_is_that_of_a_run_and_its_forks() -> None:
