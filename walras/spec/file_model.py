@@ -18,6 +18,8 @@ from walras.spec.text_formats import parse_yaml
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _MAX_ERRORS = 5
 _LONGEST_QUOTE = 60
+#: How like a word must be to one of another group, and the most groups that are told.
+_VERY_NEAR, _MOST_MEANT = 0.8, 3
 
 
 class FileModel(BaseModel):
@@ -88,7 +90,7 @@ def _root_causes(model: type[BaseModel], failure: ValidationError) -> list[Error
     for detail in failure.errors(include_url=False):
         by_place.setdefault(field_path(detail["loc"]), detail)
     unknown = [detail["loc"] for detail in by_place.values() if detail["type"] == "extra_forbidden"]
-    meant = {_intended_field(model, location) for location in unknown[:_MAX_ERRORS]}
+    meant = {path for location in unknown[:_MAX_ERRORS] for path in _intended_fields(model, location)}
     follows = {
         place
         for place, detail in by_place.items()
@@ -161,12 +163,11 @@ def _fix_for_unknown(model: type[BaseModel], location: Sequence[str | int]) -> s
         return "remove it"
     if location[-1] in _words_of(owner).not_yet:
         return "this version does not carry it out; remove it"
-    meant = _intended_field(model, location)
-    if meant is None:
+    meant = _intended_fields(model, location)
+    if not meant:
         return f"remove it; known fields: {', '.join(owner.model_fields)}"
-    return (
-        f"here it is called `{meant}`" if location[-1] in _words_of(owner).other_words else f"did you mean `{meant}`?"
-    )
+    told = " or ".join(f"`{each}`" for each in meant)
+    return f"here it is called {told}" if location[-1] in _words_of(owner).other_words else f"did you mean {told}?"
 
 
 def _words_of(model: type[BaseModel]) -> type[FileModel]:
@@ -174,13 +175,49 @@ def _words_of(model: type[BaseModel]) -> type[FileModel]:
     return model if issubclass(model, FileModel) else FileModel
 
 
-def _intended_field(model: type[BaseModel], location: Sequence[str | int]) -> str | None:
-    """Returns the path of the field that was probably meant by an unknown one; None if no name is close."""
-    owner, word = _model_at(model, location[:-1]), str(location[-1])
+def _intended_fields(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """Returns the paths of fields that an unknown one probably means: of this group, or else of others in the file."""
+    before, word = location[:-1], str(location[-1])
+    owner = _model_at(model, before)
     if owner is None or word in _words_of(owner).not_yet:
-        return None
-    name = _words_of(owner).other_words.get(word) or nearest_word(word, owner.model_fields)
-    return field_path((*location[:-1], name)) if name else None
+        return []
+    own = {name: [name] for name in owner.model_fields}
+    own |= {name: [ours] for name, ours in _words_of(owner).other_words.items()}
+    if word in own:
+        return [field_path((*before, *own[word]))]
+    elsewhere = _paths_by_name(model)
+    if word in elsewhere:
+        return elsewhere[word][:_MOST_MEANT]
+    here, there = nearest_word(word, owner.model_fields), _very_near(word, own | elsewhere)
+    if there is None or here == there or (here is not None and _likeness(word, here) >= _likeness(word, there)):
+        return [field_path((*before, here))] if here else []
+    return [field_path((*before, *own[there]))] if there in own else elsewhere[there][:_MOST_MEANT]
+
+
+def _very_near(word: str, known: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=_VERY_NEAR)
+    return found[0] if found else None
+
+
+def _likeness(word: str, known: str) -> float:
+    return difflib.SequenceMatcher(None, known, word.lower()).ratio()
+
+
+def _paths_by_name(model: type[BaseModel]) -> dict[str, list[str]]:
+    """Returns the paths of all fields of a file by their last name, those of the fewest groups first."""
+    found: dict[str, list[str]] = {}
+    level, seen = [("", model)], {model}
+    while level:
+        below = list[tuple[str, type[BaseModel]]]()
+        for before, owner in level:
+            for name, field in owner.model_fields.items():
+                found.setdefault(name, []).append(before + name)
+                inner = model_in(field.annotation)
+                if inner is not None and inner not in seen:
+                    seen.add(inner)
+                    below.append((f"{before}{name}.", inner))
+        level = below
+    return found
 
 
 def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel] | None:
