@@ -184,7 +184,7 @@ FINAL_ATTEMPT_STATES = frozenset(AttemptState) - {
 _J = JobState
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _J.PENDING: frozenset({_J.STARTING, _J.HELD, _J.CANCELLED, _J.FAILED, _J.TIMEOUT}),
-    _J.HELD: frozenset({_J.PENDING, _J.CANCELLED}),
+    _J.HELD: frozenset({_J.PENDING, _J.HELD, _J.CANCELLED}),
     _J.STARTING: frozenset({_J.RUNNING, _J.PREEMPTING, _J.UNREACHABLE, _J.CANCELLING, _J.PENDING, _J.HELD})
     | FINAL_JOB_STATES,
     _J.RUNNING: frozenset({_J.PREEMPTING, _J.UNREACHABLE, _J.CANCELLING, _J.PENDING, _J.HELD}) | FINAL_JOB_STATES,

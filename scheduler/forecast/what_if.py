@@ -83,10 +83,10 @@ class JobDifference:
 
 @dataclass(frozen=True, slots=True)
 class AddedJob:
-    """Results of a job that the alternative submits, and the cost of its machines, USD."""
+    """Results of a job that the alternative submits, and the cost of its machines, USD; None: its end is not known."""
 
     forecast: JobForecast
-    usd: Interval
+    usd: Interval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +217,17 @@ def _outcome(found: _Pairs, groups: dict[str, list[JobId]], waiting: set[JobId])
         _difference(found, groups, waiting, tuple(groups)),
         {name: _difference(found, groups, waiting, (name,)) for name in groups},
         jobs,
-        {
-            # Of what is never reached a quote tells nothing: it may never come.
-            job_id: AddedJob(
-                replace(forecast_of(rolled), starts_after=-inf, ends_after=-inf),
-                quantiles([each.usd for each in rolled]),
-            )
-            for job_id, rolled in found.added.items()
-        },
+        {job_id: _of_added(rolled) for job_id, rolled in found.added.items()},
         (fmean(before for before, _ in found.unfinished), fmean(after for _, after in found.unfinished)),
     )
+
+
+def _of_added(futures: list[RolledJob]) -> AddedJob:
+    """Of what is never reached a quote tells nothing: it may never come, nor is what it costs by then its cost."""
+    forecast = replace(forecast_of(futures), starts_after=-inf, ends_after=-inf)
+    if forecast.end.p50 == inf:
+        return AddedJob(forecast, None)
+    return AddedJob(forecast, quantiles([each.usd for each in futures if each.ends_at < inf]))
 
 
 def _difference(

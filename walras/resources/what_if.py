@@ -93,7 +93,7 @@ class WayView(Body):
     promised_by: float | None = None
     #: Why none can be promised, in words; empty if one is.
     no_promise: str = ""
-    #: Null: the futures were not computed in time.
+    #: Null: it is not known, as the end.
     usd: Triple | None
     #: Jobs that would end more than a minute later in half of the futures, and by how many seconds in all.
     delayed_jobs: int

@@ -80,15 +80,16 @@ def on_job_cancelled(cycle: Cycle, job: JobRecord, event: JobCancelled) -> None:
 
 
 def hold_job(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
-    """Holds the job: at once if it waits, after its checkpoint if it runs."""
-    if job.state in (JobState.HELD, JobState.CANCELLING):
+    """Holds the job: at once if it waits, after its checkpoint if it runs. An operator's hold replaces any other."""
+    is_held = job.state is JobState.HELD and (reason is not Reason.HOLD_ADMIN or job.hold_reason is reason)
+    if is_held or job.state is JobState.CANCELLING:
         return
     drop_reservation(cycle, job.job_id)
+    job.hold_reason = reason
     if not job.holds:
         cycle.set_job_state(job, JobState.HELD, reason)
         cycle.solves.problem_changed = True
         return
-    job.hold_reason = reason
     if is_prepared(job):
         revoke_attempt(cycle, job, reason)
     else:
@@ -164,7 +165,7 @@ def on_job_project_changed(cycle: Cycle, job: JobRecord, event: JobProjectChange
     job.over_budget = cycle.spending.closed_to(job) is not None
     cycle.ledger.set_eligible(job)
     cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
-    if job.job_id in cycle.spending.held and not job.over_budget:
+    if job.hold_reason is Reason.HOLD_BUDGET and job.job_id in cycle.spending.held and not job.over_budget:
         cycle.spending.held.discard(job.job_id)
         release_job(cycle, job)
     elif job.waits:

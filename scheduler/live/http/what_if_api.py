@@ -196,7 +196,7 @@ def _way(call: RequestContext, answer: WhatIfAnswer, outcome: AlternativeOutcome
         forecast=forecasts.shown(answer.at, added.forecast),
         promised_by=promised_by,
         no_promise=_why_no_promise(added.forecast, request) if promised_by is None else "",
-        usd=_triple(added.usd),
+        usd=None if added.usd is None else _triple(added.usd),
         delayed_jobs=len(later_s),
         delay_s=sum(later_s),
     )

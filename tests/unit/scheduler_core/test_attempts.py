@@ -7,6 +7,7 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobRedirected, JobRestored, RentRestored
+from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured, WorkRestated
 from scheduler.core.state.remaining_work import remaining_here_s
@@ -263,6 +264,29 @@ def test_held_job_keeps_its_place_in_nothing() -> None:
     fleet.end(J1, exit_code=85)
     assert fleet.states[J1][-1] == "HELD"
     assert starts(fleet.tell(ev.JobReleased(2.0, J1))) == [(1, 2)]
+
+
+@pytest.mark.parametrize("first", [None, Reason.HOLD_USER, Reason.HOLD_BUDGET])
+def test_an_operators_hold_replaces_any_other(first: Reason | None) -> None:
+    """Of a job that waits or is held already; explain says so, no other hold replaces it, a release ends it."""
+    fleet = fleet_of()
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    if first is not None:
+        fleet.tell(ev.JobHeld(1.0, J1, first))
+        assert _why_held(fleet) is first
+    commands = fleet.tell(ev.JobHeld(2.0, J1, Reason.HOLD_ADMIN))
+    assert [c.reason for c in commands if isinstance(c, cmd.JobTransitioned)] == [Reason.HOLD_ADMIN]
+    for again in (Reason.HOLD_USER, Reason.HOLD_ADMIN):
+        commands = fleet.tell(ev.JobHeld(3.0, J1, again))
+        assert not [c for c in commands if isinstance(c, cmd.JobTransitioned)]
+    assert _why_held(fleet) is Reason.HOLD_ADMIN
+    fleet.tell(ev.JobReleased(5.0, J1))
+    assert fleet.states[J1][-1] == "PENDING"
+
+
+def _why_held(fleet: FakeFleet) -> Reason:
+    (reason, *_) = pending_reasons(fleet.core, J1)
+    return reason.reason
 
 
 def test_who_gets_nowhere_five_times_is_held_with_the_reason() -> None:

@@ -204,6 +204,16 @@ def test_a_job_that_is_tried_is_told_of_and_whom_it_delays() -> None:
     assert {job_id for job_id, each in found.jobs.items() if each.end_s.p50 > 0} == {2, 3, 4}
 
 
+def test_of_a_job_whose_end_is_not_reached_the_cost_is_not_known() -> None:
+    """What it cost until the futures were given up is not told as its cost."""
+    endless = job(9, "a", steps=1e12, project="blue", user="u", priority=100)
+    found = outcome(a_state(), StateChanges(submitted=(endless,))).added[JobId(9)]
+    assert (found.forecast.end.p50, found.usd) == (inf, None)
+    known = outcome(a_state(), StateChanges(submitted=(replace(endless, steps=1000.0),))).added[JobId(9)]
+    assert known.forecast.end.p50 < inf
+    assert known.usd is not None
+
+
 def test_with_another_policy_the_order_is_its_own() -> None:
     snapshot = a_state()
     changes = StateChanges(policy=(PolicySpec("lifo"), RoundRules(round_s=60.0)))

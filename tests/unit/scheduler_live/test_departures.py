@@ -256,6 +256,18 @@ async def test_an_operators_hold_of_a_job_that_stops_is_not_its_owners_to_lift(f
     assert (await face.json("POST", f"{path}/release", token=ops))[0] == 200
 
 
+async def test_an_operators_hold_of_a_job_that_its_owner_holds_is_not_its_owners_to_lift(face: Face) -> None:
+    ada, ops = face.token("ada", UserRole.USER), face.token("ops", UserRole.OPERATOR)
+    _, submitted = await face.json("POST", "/api/v1/jobs", {"run": "true", "hold": True}, token=ada)
+    path = f"/api/v1/jobs/{submitted['id']}"
+    assert (await face.json("POST", f"{path}/hold", token=ops))[0] == 200
+    _, told = await face.json("GET", f"{path}/explain", token=ada)
+    _, shown = await face.json("GET", path, token=ada)
+    assert (told["reasons"][0]["reason"], shown["reason"]) == (Reason.HOLD_ADMIN, Reason.HOLD_ADMIN)
+    assert (await face.json("POST", f"{path}/release", token=ada))[0] == 403
+    assert (await face.json("POST", f"{path}/release", token=ops))[0] == 200
+
+
 def _older_rows() -> WriteBatch:
     """Machines that leave for each reason, and attempts that stop for each, as the release before wrote them."""
     details = {
