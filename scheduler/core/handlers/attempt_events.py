@@ -114,8 +114,9 @@ def _saw_mix(cycle: Cycle, job: JobRecord, steps_per_s: float) -> None:
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """Records the steps that the checkpoint contains as safe."""
     if event.lost:
-        job.safe_steps, job.lost_checkpoint = event.steps, True
+        job.safe_steps, job.lost_checkpoint, job.checkpoint_bytes = event.steps, True, event.size_bytes
         return
+    job.checkpoint_bytes = event.size_bytes or job.checkpoint_bytes
     job.saved, job.loses_work, job.supervisor_losses = True, False, 0
     if job.job_id in cycle.ledger.retries.failed and job.placement is not None:
         cycle.ledger.retries.clear(job.job_id, [part.node_id for part in job.placement.parts])

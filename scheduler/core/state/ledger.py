@@ -73,6 +73,8 @@ class JobRecord:
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
+    #: Size of the newest recorded checkpoint; 0: unknown, or there is none.
+    checkpoint_bytes: int = 0
 
     # -- of the current attempt; meaningless while `place` is empty
     place: Place = ()
@@ -93,7 +95,7 @@ class JobRecord:
     #: When the newest checkpoint of the attempt was recorded; -inf: it has none.
     checkpoint_at: float = -inf
     start_reported: bool = False  # the duration of this start was reported
-    is_cold: bool = False  # a machine of the attempt lacked some of the job's inputs when it started
+    is_cold: bool = False  # a machine lacked some of the job's inputs when it started, or fetched its checkpoint
     #: Whether it had no share of its pool when it started there (a scavenger): such jobs leave first.
     scavenger: bool = False
     #: When it will end if left alone, and the version of the speeds used for that (`expected_end_at`).

@@ -147,6 +147,7 @@ _LATER_FIELDS = frozenset(
     {
         ("Pools", "prepaid"),
         ("Pools", "counted"),
+        ("Jobs", "start_usd_per_h"),
         ("Jobs", "unstoppable"),
         ("Jobs", "usual_weight"),
         ("Problem", "limits"),
