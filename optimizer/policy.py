@@ -1,12 +1,11 @@
-"""What a policy is: its configuration, the protocols that it may implement, and parameters that several policies share.
+"""What a policy is: its configuration, the protocols that it may implement, and stand-ins for policies elsewhere.
+
+Two parts: the protocols, with parameters that several policies share, and stand-ins for a policy that runs in another
+process. Code that decides never calls such a policy: it sends its questions away and goes on, and takes the answers as
+they come.
 
 `optimizer.registry` maps names to policies. Between two solves a job that arrives is admitted by its surplus: the value
 that the policy sees in a configuration, minus the price of its accelerators (`best_configuration_at`).
-
-Stand-ins for a policy that runs in another process, with what it says of itself.
-
-Code that decides never calls such a policy: it sends its questions away and goes on, and takes the answers as they
-come.
 """
 
 from collections.abc import Mapping

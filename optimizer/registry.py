@@ -10,11 +10,10 @@ parameters) that implements `SharePolicy`, `OrderPolicy` or `PlanPolicy`.
     class or module docstring          `Source: ...`, to the end of the sentence
     Annotated[T, Field(description=)]  each parameter; the allowed values follow from its type
 
-Policies in a file of one's own: `my_policies.py`, or `my_policies.py:Name` where it has several.
-
-A policy's registered name is `file:` with the absolute path and the class, so that a run in another process, or later,
-finds the same class. The file is run as any Python file is, with all that its author may do: only commands that a
-person gives on his own machine load one, and a server refuses such names.
+A policy may also stand in a file of one's own: `my_policies.py`, or `my_policies.py:Name` where it has several. Its
+registered name is `file:` with the absolute path and the class, so that a run in another process, or later, finds the
+same class. The file is run as any Python file is, with all that its author may do: only commands that a person gives on
+his own machine load one, and a server refuses such names.
 """
 
 import difflib

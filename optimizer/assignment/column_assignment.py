@@ -1,14 +1,10 @@
-"""At most one column per job within capacity: the problem, the entry to its methods, and the bound that prices prove.
+"""At most one column per job within capacity: the problem, the entry to its methods, and greedy plans of elastic jobs.
 
     maximise  sum_c v_c y_c     s.t.  sum_{c of j} y_c <= 1,   sum_c use[c,r] y_c <= N[r]  (price l_r),   y in {0, 1}
 
 A column is one configuration of a job: accelerators of one pool, or of several. Any prices l >= 0 bound every
-assignment (weak duality):
-
-    sum_c v_c y_c  <=  sum_j max(0, max_{c of j} v_c - l.use_c)  +  l.N
-
-so each method returns prices, and an assignment states how far it can be from the best one. A plan policy states what
-its columns are worth and calls `assign_jobs` with a method:
+assignment (weak duality, `assignment_problem`), so each method returns prices, and an assignment states how far it can
+be from the best one. A plan policy states what its columns are worth and calls `assign_jobs` with a method:
 
     transportation.assign_by_search              exact where every job takes one accelerator, local search for gangs;
                                                  compiled, for tens of thousands of jobs within milliseconds
@@ -17,14 +13,14 @@ its columns are worth and calls `assign_jobs` with a method:
 
 Hadar's round (`plan_hadar_round`) is no such method: it makes columns while it places jobs, at rising prices.
 
-Shapes: n jobs that compete, c columns, p pools.
-
 Elastic jobs are placed by greedy growth or over a window of rounds. Greedy growth gives accelerators one after the
 other to the job that gains most per accelerator: a job that runs in a plan grows inside its pool, one that waits may
 begin anywhere; a step may be more than one accelerator where a job has no configuration in between. It ends when no job
 can have more. A window shares out T equal rounds: a round is worth what it adds for a job that has had the rounds
 before, so values rise with the number of rounds, ever less; only the number of rounds matters, not which ones they are,
 so the window is one choice of (column, rounds) for each job, with T times the accelerators of every pool.
+
+Shapes: n jobs that compete, c columns, p pools.
 """
 
 from collections.abc import Callable

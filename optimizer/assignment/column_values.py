@@ -1,4 +1,7 @@
-"""What a place is worth to a job: a concave priority times the relative efficiency of the place.
+"""What a place is worth to a job, which jobs are placed first, and how long a plan holds.
+
+Three parts: values of places, protection against starvation, and the life of a plan of `walras`. A value is a concave
+priority times the relative efficiency of the place:
 
     p_c = left on c + restart [c is another place than now];  divided by (1 + stay) where it runs now
     p*  = min_c p_c
@@ -19,27 +22,24 @@ are idle, prices end no growth: `thrift` does, where s_c / s - 1 more references
 gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the
 places on which others are far more productive. In money, what a place costs is subtracted.
 
-Protection against starvation: a job that is late becomes overdue until it ends, and overdue jobs are placed first.
-
-A job is overdue once (waited + left) / length, its predicted slowdown or *stretch*, exceeds rho = max(`slowdown`,
-`margin` x the mean of all active jobs). Within a priority class those of the highest step of stretch are placed first,
-where a step is a factor of 1.5 from `slowdown` on, and the shortest of a step before the others: a short job behind a
-long one would end many of its own lengths late, while a long job that lets a short one pass ends hardly later. Each has
-its fastest column with room: gangs of s accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool,
-larger ones have what those before them leave of all N. Once a job has reached a step, only jobs of that step or a
-higher one delay it, so with M = b for the former and M = N for the latter
+Protection against starvation: overdue jobs are placed first. A job is overdue, until it ends, once (waited + left) /
+length, its predicted slowdown or *stretch*, exceeds rho = max(`slowdown`, `margin` x the mean of all active jobs).
+Within a priority class those of the highest step of stretch are placed first, where a step is a factor of 1.5 from
+`slowdown` on, and the shortest of a step before the others: a short job behind a long one would end many of its own
+lengths late, while a long job that lets a short one pass ends hardly later. Each has its fastest column with room:
+gangs of s accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool, larger ones have what those
+before them leave of all N. Once a job has reached a step, only jobs of that step or a higher one delay it, so with M =
+b for the former and M = N for the latter
 
     time to completion <= stretch at which the step begins x length + B / (M - s + 1) + restarts
 
 where B is what other jobs of that step or a higher one are given meanwhile on its best pool, in accelerator-seconds
 (`docs/walras-policy.md`). Jobs of unknown length have no predicted slowdown.
 
-How long a plan of `walras` holds: until when the same plan would come out if nothing happened but that time passed.
-
-Most plans of a cluster that is not full change nothing: every job runs in the configuration that it likes most, and no
-accelerator has a price. A scheduler that asks again at the end of each round then gets the same answer until something
-happens. Why that is exact, for a job with R reference seconds left that runs at the rate r and could run at o
-(fractions of its reference rate) after a restart of s seconds:
+A plan of `walras` holds until time alone would change it. Most plans of a cluster that is not full change nothing:
+every job runs in the configuration that it likes most, and no accelerator has a price. A scheduler that asks again at
+the end of each round then gets the same answer until something happens. Why that is exact, for a job with R reference
+seconds left that runs at the rate r and could run at o (fractions of its reference rate) after a restart of s seconds:
 
     seconds to the end    here R / r,   there R / o + s              (each at least 1 s; here divided by 1 + stay)
     there over here       (1 + stay) (r / o + s r / R)               grows as R falls
@@ -54,9 +54,8 @@ the values of jobs are. What else depends on time bounds the plan's life:
 
 Whether a job may be moved (`Jobs.pinned`) changes nothing, as none has a better place. Plans of other cases may change
 at once: with prices, waiting jobs, elastic jobs, gangs over several pools, rented machines, limits, guarantees,
-projects or users that share by time (`fair_standing`), weights relative to what users usually state, and money.
-
-The order of importance of its jobs is the one thing that changes meanwhile: whoever needs it asks again.
+projects or users that share by time (`fair_standing`), weights relative to what users usually state, and money. While a
+plan holds, only the order of importance of its jobs changes: whoever needs it asks again.
 """
 
 from collections.abc import Sequence

@@ -20,12 +20,9 @@ worth at most
 
     sum_j max(0, max_c v_c - l.use_c + mu.size_c)  +  l.N  -  mu.floor           for any prices l, mu >= 0
 
-Shapes: n jobs, c columns, m guarantees.
-
-Columns of an assignment with the rows of guarantees beside those of pools: floors, and copies that carry a bonus.
-
-Both tables are made in one pass over the columns, compiled where the work is enough for
-it: of 10,000 jobs with twenty columns each, concatenating and sorting arrays takes longer than assigning the jobs.
+The rows of floors and the copies with a bonus are each made in one pass over the columns, compiled where the work is
+enough for it: of 10,000 jobs with twenty columns each, concatenating and sorting arrays takes longer than assigning the
+jobs.
 
 Shapes: n jobs that compete, c columns, m guarantees.
 """

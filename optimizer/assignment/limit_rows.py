@@ -1,4 +1,7 @@
-"""Limits of projects and users as rows of an assignment: what an entity may hold is capacity like a pool's.
+"""Limits of projects and users as rows: what an entity may hold is capacity like a pool's.
+
+Two parts: rows of an assignment, and rows of the rental program. Without limits each problem is the same to the bit.
+Shapes: n jobs, c columns, p pools, m limits. The assignment:
 
     maximise  sum_c v_c y_c
     s.t.      sum_{c of j} y_c <= 1                               each job j           (u_j)
@@ -8,11 +11,9 @@
 held[c, m] are the accelerators of c that count against m: of the fleet, of a type, or of one pool. most[m] is what
 entity e may hold of them, less what its jobs hold already that do not compete. So every method of assignment keeps
 limits without code for them, and the bound that prices prove holds with mu among them: a job pays the prices of its
-pool and of every limit above it. Without limits the problem is the same to the bit.
+pool and of every limit above it.
 
-Shapes: n jobs, c columns, p pools, m limits.
-
-Limits of projects and users as rows of the rental program: nothing is rented for work that a limit would stop.
+The rental program rents nothing for work that a limit would stop:
 
     sum_{c of jobs below e} use[c in the scope of l] x_c  <=  m_l          each limit l of an entity e     (mu_l)
 
@@ -22,7 +23,7 @@ so m_l is rounded down to a multiple of the largest number that divides all gang
 of 6, half of a second gang pays for no machine. A configuration larger than a limit above its job does not count.
 
 A limit given as a part of the fleet counts of the largest fleet that could be rented, since the fleet is what is being
-decided. Without limits the program is the same to the bit.
+decided.
 """
 
 from dataclasses import dataclass, replace

@@ -1,13 +1,5 @@
 """The assignment of gangs, where no exact answer is quick: prices, greedy fills at them, then local search.
 
-The best fill at prices is improved: a job is placed or moved, the jobs in its way are displaced
-(cheapest first, by value or by what moving them loses), jobs displaced without need are put back, the others go where
-they still fit; only a strict gain is kept. Between two gains little changes: the jobs of a pool are sorted once by
-what it costs to displace them, columns that take the same cost a waiting job the same, and a job that was tried in
-vain is not tried again.
-
-Prices for an assignment of gangs, and greedy fills at them: what local search begins with, and what bounds it.
-
 Prices move with the excess of demand, each step smaller than the last (a subgradient method), and every few steps the
 jobs are placed greedily in the order of what they gain at them. A first fill begins with the running jobs. Any prices
 bound what an assignment can be worth (weak duality); those with the smallest bound are the ones quoted.
@@ -17,7 +9,11 @@ a job can gain more than when it was last looked at is bounded by how far prices
 so it is evaluated again only when that bound allows a gain, or a rank before others that still find room. A fill ends
 when no free place is large enough for any job. All of this only saves time: the results are the same to the bit.
 
-Loops are compiled where the work is enough for it (`compiled_loops`).
+The best fill is improved by local search: a job is placed or moved, the jobs in its way are displaced (cheapest first,
+by value or by what moving them loses), jobs displaced without need are put back, the others go where they still fit;
+only a strict gain is kept. Between two gains little changes: the jobs of a pool are sorted once by what it costs to
+displace them, columns that take the same cost a waiting job the same, and a job that was tried in vain is not tried
+again. Loops are compiled where the work is enough for it (`compiled_loops`).
 """
 
 from typing import NamedTuple

@@ -1,29 +1,22 @@
-"""Gangs over several pools in a plan: made at its prices, taken where they pay, and covered by its bound.
+"""Gangs over several pools: made at the prices of an answer (column generation), and covered by its bound.
 
-A plan gives each job one configuration. Of the gangs over several pools that a job may have, at given prices only one
-for every pace can be its best: the cheapest accelerators that are at least that fast. So a plan is
-made, the gangs whose worth exceeds their price by more than anything their jobs have join the configurations, and it
-is made again: a few times, or until none would. Prices do not find gangs of odd accelerators, which are left free
-because no gang of one pool fits them: jobs that still wait take gangs of those, the most valuable first.
+A gang of W accelerators over several pools runs at the pace of its slowest part, W x min over its pools of the speed of
+one. There are more of them than anybody can list, but at given prices only one for every pace can be a job's best: the
+cheapest W accelerators that are at least that fast. They are made for jobs that take them (`Jobs.mixes`).
 
-The bound holds for all of them, listed or not: at any prices what each job could gain at most by an unlisted gang is
-the best of those few (`UnlistedGangs.gain`), and is added to it.
+A policy of shares answers with the configurations it knows; gangs that at its prices undercut every mixture of known
+ones join, and it answers again. Where none is left, no gang over any pools could better the answer: what its prices
+prove holds for all of them. Only speed and prices count: for policies that count money besides, the configurations
+found are good ones, not provably enough.
 
-Machines that are rented are left out: who has them, and at what price, is decided for pools (`renting.market_plan`).
+A plan gives each job one configuration. It is made, the gangs whose worth exceeds their price by more than anything
+their jobs have join the configurations, and it is made again: a few times, or until none would. Prices do not find
+gangs of odd accelerators, which are left free because no gang of one pool fits them: jobs that still wait take gangs of
+those, the most valuable first. At any prices what each job could gain at most by an unlisted gang is the best of those
+few (`UnlistedGangs.gain`); it is added to the bound, which so holds for all gangs. Machines that are rented are left
+out: who has them, and at what price, is decided for pools (`renting.market_plan`).
 
 Shapes: n jobs, c columns, p pools, m gangs.
-
-Column generation for gangs over several pools: adds those that would improve an answer at its prices, until none
-would.
-
-A gang of W accelerators over several pools runs at the pace of its slowest part, W x min over its pools of the speed
-of one. There are more of them than anybody can list, but at given prices only few matter: for every pace, the cheapest
-W accelerators that are at least that fast. A policy answers with the configurations it knows; those that at its
-prices undercut every mixture of known ones join, and it answers again. Where none is left, no gang over any pools
-could better the answer: what its prices prove holds for all of them.
-
-Decides which configurations are worth adding, for jobs that take them (`Jobs.mixes`). It looks at speed and prices
-alone: for policies that count money besides, the configurations found are good ones, not provably enough.
 """
 
 from collections.abc import Callable

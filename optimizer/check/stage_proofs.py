@@ -1,14 +1,15 @@
-"""Check the stages in order: their objectives are the policy's, the shares reach them, and the prices prove them.
+"""Checks what an answer states: its stages in order and its quoted prices, and of a plan its report.
 
-In every optimum of a level, a job that reaches its target at no cost uses no priced row (complementary slackness), and
-all later shares are optima of the level too. So rising jobs use no priced row from then on, and a job that can have no
-more than its target on the other rows has settled.
+Of each stage the objective is the policy's, the shares reach it, and the prices prove it. In every optimum of a level,
+a job that reaches its target at no cost uses no priced row (complementary slackness), and all later shares are optima
+of the level too. So rising jobs use no priced row from then on, and a job that can have no more than its target on the
+other rows has settled.
 
 Quoted prices follow from those of the stages. Fair policies quote the cost of a unit of fair-share utility, averaged
 over the jobs that pay: a stage's price times the utility of the columns with a cost at its prices, over that cost.
 Policies that maximise a sum quote the prices of that program, which are in the unit of the sum.
 
-What a plan reports of itself: its objective, a bound, and the gap between them.
+A plan reports its objective, a bound, and the gap between them.
 """
 
 from collections.abc import Iterator

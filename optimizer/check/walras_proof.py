@@ -1,18 +1,16 @@
-"""Whether a plan reaches what it says, and whether its prices prove its bound.
+"""Checks a plan of `walras`: whether it reaches what it says, and whether its prices prove its bound.
 
     reached   = sum of v of the chosen columns
     surplus_j = max(0, max_c v_c - cost_c)          cost_c: prices of the pools, and of limits less guarantees above j
     bound     = sum of v of places given before jobs compete  +  sum of surplus_j of those who compete  +  prices x rest
 
-v comes from the policy's formulas. The places given before are those of jobs that cannot be moved
-and, in each priority class, of overdue jobs: these are placed again here. The last line is exact where one priority
-class competes and each entity has one limit at most. No bound that prices prove is below the optimum of the linear
-program, which is computed here with scipy for each class; that holds in all cases.
+The places given before are those of jobs that cannot be moved and, in each priority class, of overdue jobs: these are
+placed again here. The last line is exact where one priority class competes and each entity has one limit at most. No
+bound that prices prove is below the optimum of the linear program, which is computed here with scipy for each class;
+that holds in all cases.
 
-What the policy `walras` says that places are worth, and who comes first: its formulas, job by job.
-
-The formulas are those of docs/walras-policy.md; nothing here is taken from the policy's code. Accelerator counts that
-differ by less than 1e-9 are equal.
+What places are worth, and who comes first, follows job by job from the formulas of docs/walras-policy.md; nothing here
+is taken from the policy's code. Accelerator counts that differ by less than 1e-9 are equal.
 """
 
 import math

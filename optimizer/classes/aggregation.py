@@ -1,15 +1,16 @@
-"""Aggregation of jobs that are equal to a policy into classes, and the expansion of class shares to jobs.
+"""Classes and distinct jobs: problems with one row for many equal jobs, and the expansion of their answers.
 
-The aggregation lemma: jobs with equal columns, utilities and weights can be exchanged, every objective here is concave
-and symmetric in them, so averaging an optimum over such a class is again an optimum. One row per class, each member at
-the class average, therefore loses nothing. The caller's keys say what makes two jobs equal, and `keep` which columns
-take part. Shapes: n jobs, c columns; k classes, C class columns.
+Two parts: aggregation and deduplication. Aggregation merges jobs that differ only in what the policy ignores. The
+aggregation lemma: jobs with equal columns, utilities and weights can be exchanged, every objective here is concave and
+symmetric in them, so averaging an optimum over such a class is again an optimum. One row per class, each member at the
+class average, therefore loses nothing. The caller's keys say what makes two jobs equal, and `keep` which columns take
+part.
 
-Deduplication: a problem of distinct jobs with counts, and the expansion of its answer to all jobs.
+Deduplication counts jobs that are equal in all that the policy reads: their columns agree bit by bit and in order, and
+so do the fields of `Jobs`. Thousands of active jobs are of a few hundred kinds, so policies compute per distinct job
+what they would compute per job.
 
-Thousands of active jobs are of a few hundred kinds, so policies compute per distinct job what they would compute per
-job. Two jobs are equal if their columns agree bit by bit and in order, and the fields of `Jobs` that the policy reads
-agree too. (Aggregation goes further: it merges jobs that differ only in what the policy ignores.)
+Shapes: n jobs, c columns; k classes, C class columns.
 """
 
 from collections.abc import Sequence

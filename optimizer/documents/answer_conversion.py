@@ -1,10 +1,8 @@
-"""Writes a decision as a document. Jobs, pools and configurations have the names of the problem document.
+"""Decisions as answer documents: writes them, reads them back, and checks whether they hold.
 
-Reads an answer document back into a decision about a problem, and checks whether the document holds.
-
-A document that names jobs, pools or configurations that the problem does not have is no answer to it: a ConfigError.
-`optimizer.check.certificate` says whether its numbers hold; this module writes that finding as a document, together
-with whether the totals stated in the answer follow from its shares.
+Jobs, pools and configurations have the names of the problem document. A document that names others is no answer to the
+problem: a ConfigError. `optimizer.check.certificate` says whether its numbers hold; this module writes that finding as
+a document, together with whether the totals stated in the answer follow from its shares.
 """
 
 import hashlib

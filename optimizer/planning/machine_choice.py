@@ -1,15 +1,11 @@
-"""The choice of machines for a training job: all options, their Pareto front, and the option to take with the reason.
+"""The choice of machines for a training job: all setups, their Pareto front, and the one to take with the reason.
 
-Three ways to search are offered: exhaustive over all counts (Srifty), a window over machines sorted by speed (spotDNN),
-and the knee of the front of time against money (Scavenger). This module does not forecast: the caller passes the
-forecast as a function of the counts.
-
-All ways to run one job on available machines: which machines, which batch, how many passes, and the forecast time.
-
-The search covers every count of one machine type (Srifty), and sets of several types that are neighbours in speed
-(spotDNN), which divide the batch by speed so that none waits for another. Where a machine's memory does not hold its
-part of the batch, the part is processed in several passes (gradient accumulation). A larger batch needs more samples,
-as the gradient's noise scale says; where that is unknown, only the job's own batch is tried.
+A setup is a set of machines, a batch and a number of passes. The search covers every count of one machine type
+(Srifty), and sets of several types that are neighbours in speed (spotDNN), which divide the batch by speed so that none
+waits for another. Where a machine's memory does not hold its part of the batch, the part is processed in several passes
+(gradient accumulation). A larger batch needs more samples, as the gradient's noise scale says; where that is unknown,
+only the job's own batch is tried. Without a deadline or a budget the knee of the front of time against money is taken
+(Scavenger). The caller passes the speed model: this module forecasts no speeds itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,16 +1,12 @@
-"""The recommendation of machines to rent for one job: prepares catalog and profiles for `machine_choice`.
+"""The recommendation of machines to rent for one job, from a catalog or from a cluster's own pools.
 
-This module turns rows of a catalog into facts of machines, states which machines are left out and why, and chooses the
-predictors. Prices are the catalog's typical prices; for spot machines the forecast includes the work lost to
-revocations.
+This module turns rows of a catalog or pools into facts of machines for `machine_choice`, states which machines are left
+out and why, and chooses the predictors. Of a catalog the typical prices count; for spot machines the forecast includes
+the work lost to revocations. A pool has besides a current price, a limit on further machines, a boot time and a minimum
+that is billed. Data sheets of its accelerators come from the catalog, or from a profile that states them.
 
 Speeds come from the predictors; where these know too little of a job, its latest observation answers instead. If the
 job runs already, its measured speed corrects all of them.
-
-The machines of a cluster's own pools to rent for one job: `recommend_machines` over pools instead of a catalog.
-
-A pool has a current price, a limit on further machines, a boot time and a minimum that is billed; a catalog has none of
-these. Data sheets of accelerators still come from the catalog, or from a profile that states them.
 """
 
 import re

@@ -15,12 +15,10 @@ with the least mean cost over the hypotheses, weighted by Bayes' rule with what 
 Markets drift: in each slot one hypothesis turns into another with a small probability, so that old observations count
 less.
 
-The slack policy for a cluster's jobs: lengths in seconds, many jobs on one grid, no recorded traces needed.
-
-A plan's costs to go hold for every job with the same changeover and prices and at most its time and slack, so similar
-jobs share a plan. Lengths are rounded to the grid on the safe side: slack down, the changeover and the remaining slots
-up. Probabilities that availability changes are per `WATCH_S`; for longer
-slots they are scaled like hazard rates.
+A cluster's jobs state lengths in seconds and need no recorded traces (`SlackPlans`). A plan's costs to go hold for
+every job with the same changeover and prices and at most its time and slack, so similar jobs share a plan. Lengths are
+rounded to the grid on the safe side: slack down, the changeover and the remaining slots up. Probabilities that
+availability changes are per `WATCH_S`; for longer slots they are scaled like hazard rates.
 
 The prior belief about a spot market that was not yet observed is fitted to recorded availability of V100 and K80
 machines of AWS. For one zone it is fitted to all traces of December 2022 and February 2023 together, and the hypotheses

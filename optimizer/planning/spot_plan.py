@@ -1,9 +1,7 @@
-"""`walras cloud spot`: advice for one job with a deadline on spot machines, replayed on recorded markets.
+"""`walras cloud spot`: advice for one job with a deadline, by replays of policies on recorded spot markets.
 
-This module converts the job as users state it into the units of `deadline_job`, and assembles the answer. Replays,
-choices and the optimum are computed here and in `slack_policy`.
-
-Replays of policies for one job on recorded spot markets, from many starts, and the optimum with known traces.
+This module converts the job as users state it into the units of `deadline_job`, replays every policy from many starts,
+and computes the optimum with known traces; `slack_policy` is Walras's own policy.
 
 The optimum is exact under the rules of `deadline_job`: a dynamic program over slots, slack, what is held, and in which
 zone. An integer program in whole slots checks it independently (Wu and others, 2024). It pays the unused rest of the

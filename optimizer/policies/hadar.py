@@ -1,7 +1,7 @@
 """Hadar: places jobs one by one in every round, at prices that rise with the allocated part of each pool.
 
-Symbols: L is the length of a round; eta4 is the lowest price as a fraction of the smallest job value.
-docs/policies.md states which guarantees of the theory it does not keep. In one round
+Symbols: L is the length of a round; eta4 is the lowest price as a fraction of the smallest job value. Shapes: n jobs, p
+pools. docs/policies.md states which guarantees of the theory it does not keep. In one round
 
     k[r] = L[r] (U[r] / L[r]) ^ (gamma[r] / c[r])              the price, exponential in what has been given away
     u[j, r] = utility / (gang * rounds left),   U[r] = max_j u[j, r],   L[r] = eta4 min_j u[j, r]
@@ -12,14 +12,11 @@ with steps of its own, averaged now and then; so a fork's speed is the sum of it
 costs. No job waits because of a fork: forks take what is left. What is decided here is a heuristic: the paper's
 guarantee needs bookings that are kept, and these are for one round.
 
-FIND_ALLOC of Hadar: the best gang of each job at given prices, among those that fit what is free.
-
-Jobs are rigid gangs with a speed on each pool; one pool stands for one type. Candidates of a job, its pools from the
-fastest down: all workers in that pool; and, where the gang may be mixed, the cheapest accelerators of all pools at
-least that fast. A price is in utility per accelerator and round, and is paid for every round until the end: otherwise
-long and short jobs would cost the same.
-
-Shapes: n jobs, p pools.
+The best gang of each job at given prices (FIND_ALLOC) is sought among those that fit what is free. Jobs are rigid gangs
+with a speed on each pool; one pool stands for one type. Candidates of a job, its pools from the fastest down: all
+workers in that pool; and, where the gang may be mixed, the cheapest accelerators of all pools at least that fast. A
+price is in utility per accelerator and round, and is paid for every round until the end: otherwise long and short jobs
+would cost the same.
 """
 
 import dataclasses

@@ -10,8 +10,7 @@ for the job. p includes the restart that a change needs; the value of the curren
 policy assigns jobs of one accelerator exactly, and gangs by prices and local search. An elastic job's need counts in
 the configuration with the most steps per accelerator-second; the value of larger ones grows with the square root of
 their speed less `thrift` for each of its own sizes that they add, and changes cost more the more of its age went into
-restarts. A job runs in the configuration
-with the largest value minus price, and waits if all are negative.
+restarts. A job runs in the configuration with the largest value minus price, and waits if all are negative.
 
 A job is overdue until it ends once its predicted slowdown exceeds `slowdown` and `margin` times the mean. Overdue jobs
 are placed first: those that are later by a factor of 1.5 before the others, and otherwise the shortest. They may take

@@ -1,7 +1,6 @@
-"""Step time as an affine function of the batch, for kinds of jobs that were measured, across accelerators and gang
-sizes.
+"""Step time as an affine function of the batch: a cost per step and a cost per sample (Scavenger).
 
-The law has a cost per step and a cost per sample (Scavenger).
+It is fitted for kinds of jobs that were measured, across accelerators and gang sizes.
 
     t = (o_k A_p exp(d_ka) + w_k b C_p exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes      s: where ranks exchange
 

@@ -19,11 +19,10 @@ Measured stalls are differences between runs that each leave one thing out (Stas
 
 Times are of one step with the same samples per accelerator. A negative difference is noise and counts as 0.
 
-The part of an accelerator's peak that the training of transformers reaches, as others published it.
-
-Convolutions are bound by memory and follow the roofline. Transformers are bound by arithmetic, and reach a part of the
-peak that depends on its precision and on the accelerator's generation, which the precisions of its data sheet tell.
-A part counts the operations of the model, without those that are repeated to save memory.
+Transformers reach a part of the peak that others published (`usual_part`). Convolutions are bound by memory and follow
+the roofline. Transformers are bound by arithmetic; their part depends on the precision and on the accelerator's
+generation, which the precisions of its data sheet tell. It counts the operations of the model, without those that are
+repeated to save memory.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""Laws of machine lifetimes: stated ones, and the law learnt from a pool's own machines; and when to save because of
-them. Ages are in hours.
+"""Lifetimes of rented machines: laws, stated or learnt, the useful part of a machine's time, and when to save.
 
-A record holds, of each machine watched, from which age to which, and whether it ended then. The learnt law takes a
-prior law (what the pool states, or a constant rate) and scales its hazard by a factor for all ages and one for each
-range of ages, from the ends observed there:
+Lengths and ages are in hours. A law of survival answers with the chance of living to an age; everything else follows
+from that. A record holds, of each machine watched, from which age to which, and whether it ended then. The learnt law
+takes a prior law (what the pool states, or a constant rate) and scales its hazard by a factor for all ages and one for
+each range of ages, from the ends observed there:
 
     F    =  (W + sum of ends) / (W + sum of expected ends)                    the mean of a gamma belief
     f_b  =  F (ends_b / (F expected_b)) ^ (ends_b / (ends_b + w))             F w / (w + F expected_b) if none ended
@@ -28,16 +28,13 @@ work,
 by dynamic programming over ages that lie a part of such a segment apart. The other costs of a machine's end (a new
 machine, loading) do not depend on the segments. Where pause and loss are paid at one price, that price cancels out.
 
-Lifetimes of spot machines, the useful part of their time, and the interval between checkpoints on them.
-
-Lengths in hours. A law of survival answers with the chance of living to an age; everything else follows from that.
-Revocation rates are learned per zone (gamma prior, Poisson counts). At a constant rate lambda, with C, R hours of a
-checkpoint and of going on elsewhere, the part of a machine's paid time that becomes work that lasts is
+Revocation rates of spot machines are learned per zone (gamma prior, Poisson counts). At a constant rate lambda, with C,
+R hours of a checkpoint and of going on elsewhere, the part of a machine's paid time that becomes work that lasts is
 
     useful part  =  Delta lambda / (exp(lambda R) (exp(lambda (Delta + C)) - 1)),     Delta = sqrt(2 C / lambda)
 
-(Young 1974; Daly 2006). With a notice long enough for a checkpoint only R and that checkpoint are lost: 1 / (1 +
-lambda (R + C)). Where age tells when a machine may go, the law places checkpoints.
+(Young 1974; Daly 2006). With a notice long enough for a checkpoint only R and that checkpoint are lost: 1 / (1 + lambda
+(R + C)).
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""The value of a plan in USD per hour, and an upper bound on any plan for the same machines.
+"""What a plan is worth in USD per hour: its value, upper bounds on any plan, and the value of one more accelerator.
 
     reached  =  sum of V e over all jobs that have a place
     bound    =  sum of V e over pinned jobs  +  min over prices of  sum_j max(0, max_c V e_c - l.use_c)  +  l.N
@@ -22,7 +22,8 @@ type is worth nothing, and one of a faster type what moving a job there gains. J
 a pool's free accelerators could take already is not due to one more. Chains have `_LONGEST_CHAIN` moves at most, and
 moves cost nothing: plans keep running jobs in place for less than a restart.
 
-A tighter bound for a plan: the linear program of its assignments, by the one statement in cvxpy (`money_program`).
+A tighter bound than that of a plan's own prices is the optimum of the linear program of its assignments, by the one
+statement in cvxpy (`money_program`):
 
     maximise   sum v x
     s.t.       sum_c x_jc <= 1                    each job                                    (u_j)

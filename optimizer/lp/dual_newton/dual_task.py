@@ -1,4 +1,4 @@
-"""The objective as the dual method sees it: the input and output of one pass over all classes, and samples of them.
+"""One pass of the dual method over all classes: its input and output, samples of classes, and exact best responses.
 
 At given prices the exact best response jumps when two columns become equally good, so demand has no derivative and no
 single response fits the capacities. A pass therefore computes two things for every class. The exact response proves
@@ -23,10 +23,9 @@ sum x = 1 (else I), w = P a. Summed over the classes this is the derivative of t
 equal parts, at a place in it that a low-discrepancy sequence chooses. A sample is the same every time, and its demand
 is within a few parts per square root of its size.
 
-The best response of every class to given prices, each class by itself: the definition, in numpy.
-
-One member of a class has columns with a worth a[c] and a cost q[c] (its uses at the given prices, less what the column
-earns), and the choice to stay idle (worth 0, cost 0). A member chooses
+The exact best response of each class by itself, in numpy (the definition). One member of a class has columns with a
+worth a[c] and a cost q[c] (its uses at the given prices, less what the column earns), and the choice to stay idle
+(worth 0, cost 0). A member chooses
 
     cheapest     min q.x                 s.t.  a.x >= target, sum x <= 1, x >= 0
     logarithmic  max weight log(a.x) - q.x   s.t.             sum x <= 1, x >= 0

@@ -1,4 +1,4 @@
-"""One Newton step of the prices towards those at which demand fits the capacities.
+"""Prices at which demand fits the capacities: Newton steps, and continuation from soft choices to sharp ones.
 
 With d the softened demand, the method finds prices p and (for MaxMin) a level z such that
 
@@ -7,8 +7,6 @@ With d the softened demand, the method finds prices p and (for MaxMin) a level z
 (the unit of a level's prices is arbitrary). MaxSum and NashWelfare: p minimises the convex dual function, whose
 derivative is capacity - d. MaxMin: d rises with z, so the two conditions determine both. The derivatives are exact,
 including those by the softness, so a single step can follow the answer to a smaller softness.
-
-Continuation in the softness: follows the prices at which demand fits from soft choices to sharp ones.
 
 With much softness demand is almost linear in the prices, and Newton's method converges from anywhere. With little, the
 loss by softness is below the wanted gap, but the method converges only from nearby. So the softness falls by a factor

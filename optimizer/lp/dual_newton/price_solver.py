@@ -4,17 +4,16 @@ The method solves a sample of the classes, then larger samples, then all: prices
 that only a few passes over all classes are needed. Every pass over all classes proves a bound and, where its demand
 fits, yields shares; the best of each make the certificate. A solve may start from the end of an earlier one.
 
-Primal recovery: the best shares and the best bound seen so far, and shares mixed from several points.
+Primal recovery has two parts. `Incumbent` keeps the best shares and the best bound of all passes and says when the gap
+is small enough. The bound of a MaxMin is extrapolated along a tangent from the costs at one level to the level at which
+they would exceed the income. That is exact where targets are convex, and only a guess elsewhere; so one more pass
+proves it before it counts.
 
-`Incumbent` keeps the best of all passes and says when the gap is small enough. The bound of a MaxMin is extrapolated
-along a tangent from the costs at one level to the level at which they would exceed the income. That is exact where
-targets are convex, and only a guess elsewhere; so one more pass proves it before it counts.
-
-`best_mixture` is the master program of Dantzig and Wolfe, for where no single point fits. A mixture of what all
-classes would do at several prices is possible for each class, reaches at least the mixed goals (worth is linear, its
-logarithm concave), and takes the mixed demand. The best mixture that fits is a linear program with a row per price,
-and its prices say where to look next. It is used where the continuation ends short of the gap: with few classes the
-points soon comprise all responses, so that the mixture becomes exact.
+`best_mixture` mixes shares from several points where no single point fits: the master program of Dantzig and Wolfe. A
+mixture of what all classes would do at several prices is possible for each class, reaches at least the mixed goals
+(worth is linear, its logarithm concave), and takes the mixed demand. The best mixture that fits is a linear program
+with a row per price, and its prices say where to look next. It is used where the continuation ends short of the gap:
+with few classes the points soon comprise all responses, so that the mixture becomes exact.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ Few jobs change between two solves, so the prices of the last solve prove a leve
 series have had enough columns in total. Neither the warm start nor compiled code changes an answer by more than
 rounding.
 
-The largest level at which every class has its target, by a primal-dual interior-point method.
+Each level is found by a primal-dual interior-point method:
 
     maximise theta    s.t.  sum_C x + idle = 1                              time of one member          mu[k]
                             worth.x - spare = floor + rise theta            utility of one member       y[k]
