@@ -108,6 +108,8 @@ class Observer:
         self._jobs: dict[JobId, _Job] = {}
         #: Jobs that are asked now to return what a reservation lent them.
         self._lent: set[JobId] = set()
+        #: Jobs that this event gives a place.
+        self._starting: set[JobId] = set()
         self._ended: dict[JobId, JobState] = {}
         self._requests = {job.request.job_id: job.request for job in situation.jobs}
         self._bookings: tuple[Booking, ...] = ()
@@ -138,6 +140,8 @@ class Observer:
         takers = [job for job_id, job in self._jobs.items() if job.placement is None or job_id in moving]
         changes = [each for each in commands if isinstance(each, cmd.JobTransitioned)]
         self._lent = {each.job_id for each in changes if each.detail.endswith(_LENT)}
+        placed = (each for each in commands if isinstance(each, cmd.AttemptTransitioned) and each.placement is not None)
+        self._starting = {each.job_id for each in placed}
         self._check_takers(changes)
         for command in commands:
             match command:
@@ -235,8 +239,8 @@ class Observer:
                 self._jobs[event.job.job_id] = _Job(event.job, event.at, priority=event.job.priority)
             case JobReprioritised() if event.job_id in self._jobs:
                 self._jobs[event.job_id].priority = event.priority
-                for job in self._jobs.values():  # who comes before whom counts from now on
-                    job.ready_since, job.since = math.inf, {}
+                job = self._jobs[event.job_id]  # it comes before others from now on
+                job.ready_since, job.since = math.inf, {}
 
     def _came(self, token: str, machines: int | None) -> None:
         """So many machines of a request came, or will not come; None: all that are left."""
@@ -376,7 +380,7 @@ class Observer:
     def _check_classes(self, job: _Job, placement: Placement, where: str) -> None:
         """Nobody starts on an owned machine where one of a higher class would fit that has waited for a while."""
         row, part = self._row, placement.parts[0]
-        is_judged = row["changes"] != "policy" and row["shares"] != "owned" and row["faults"] == "none"
+        is_judged = row["changes"] != "policy" and row["shares"] != "owned" and row["faults"] in ("none", "deaths")
         machine = self._machines.get(part.node_id)
         is_booked = any(part.node_id in each.node_ids and each.until_at > self._now for each in self._bookings)
         if (
@@ -388,7 +392,8 @@ class Observer:
         ):
             return
         for each in self._jobs.values():
-            waits = each.placement is None and self._now - each.ready_since > _AHEAD_S
+            waits = each.placement is None and each.request.job_id not in self._starting
+            waits = waits and self._now - each.ready_since > _AHEAD_S
             fits = not each.request.sizes and not each.request.plans and each.count <= len(part.devices)
             if (
                 not waits

@@ -46,6 +46,9 @@ def told_wrongly(core: SchedulerCore, job: JobRecord, now: float) -> str:
     after = first_pending_reason(copy.core, job.job_id)
     if after is None or _words(after) != _words(told):
         return ""
+    now_first = _HEAD.search(after.detail)
+    if head is not None and now_first is not None and now_first[1] != head[1]:
+        return ""
     return f"job {job.job_id} waits at {now:.1f}: {told.reason}: {told.detail}; and without that: {after.detail}"
 
 

@@ -467,10 +467,11 @@ class _Drawn:
             found.append(PolicyChanged(after, _POLICIES[random.choice(list(_POLICIES))], self.rules))
         if row["changes"] == "priority":
             priority = random.choice((10, 90))
-            if row["load"] != "behind a gang" and self.seed % 2:  # soon, while it runs, or waits before others
-                priority, job = 10, jobs[len(jobs) // 2 if self.seed % 4 > 1 else 0]
-                after = job.at + min(after - job.at, 60.0)
-            found.append(JobReprioritised(after, job.request.job_id, priority))
+            changed = [job]
+            if row["load"] != "behind a gang" and self.seed % 2:  # half of the queue, while others wait behind it
+                priority, after = 10, jobs[len(jobs) // 2].at + min(after - job.at, 60.0)
+                changed = [each for each in jobs[::2] if each.at < after]
+            found += [JobReprioritised(after, each.request.job_id, priority) for each in changed]
         if row["changes"] == "deadline":
             left_s = random.uniform(60, 3000)
             if row["market"] != "none":  # soon, and for one that may not be stopped to move where it would be in time
