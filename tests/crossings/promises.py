@@ -1,6 +1,7 @@
 """What is promised at every event of every situation, judged from events and commands alone.
 
-The observer keeps its own books of machines, places and jobs; of the scheduler it asks nothing but why a job waits.
+The observer keeps its own books of machines, places and jobs; of the scheduler it asks only why a job waits, and
+what is reserved.
 """
 
 import math
@@ -107,6 +108,8 @@ class Observer:
         self._jobs: dict[JobId, _Job] = {}
         #: Jobs that are asked now to return what a reservation lent them.
         self._lent: set[JobId] = set()
+        #: Jobs that this event gives a place.
+        self._starting: set[JobId] = set()
         self._ended: dict[JobId, JobState] = {}
         self._requests = {job.request.job_id: job.request for job in situation.jobs}
         self._bookings: tuple[Booking, ...] = ()
@@ -137,6 +140,8 @@ class Observer:
         takers = [job for job_id, job in self._jobs.items() if job.placement is None or job_id in moving]
         changes = [each for each in commands if isinstance(each, cmd.JobTransitioned)]
         self._lent = {each.job_id for each in changes if each.detail.endswith(_LENT)}
+        placed = (each for each in commands if isinstance(each, cmd.AttemptTransitioned) and each.placement is not None)
+        self._starting = {each.job_id for each in placed}
         self._check_takers(changes)
         for command in commands:
             match command:
@@ -158,6 +163,7 @@ class Observer:
                     self._machines[command.node_id].closed.discard("cordoned")
         self._look()
         self._check_bookings()
+        self._check_reservations()
         if event.at >= self._asks_at:
             self._ask_why()
 
@@ -233,6 +239,8 @@ class Observer:
                 self._jobs[event.job.job_id] = _Job(event.job, event.at, priority=event.job.priority)
             case JobReprioritised() if event.job_id in self._jobs:
                 self._jobs[event.job_id].priority = event.priority
+                job = self._jobs[event.job_id]  # it comes before others from now on
+                job.ready_since, job.since = math.inf, {}
 
     def _came(self, token: str, machines: int | None) -> None:
         """So many machines of a request came, or will not come; None: all that are left."""
@@ -294,6 +302,14 @@ class Observer:
                 if there and not booking.is_open_to(job.request.project) and not job.asked_to_stop:
                     self._break(f"job {job_id} runs on {there[0]} at {self._now:.1f}, inside {booking.words}")
 
+    def _check_reservations(self) -> None:
+        """Nothing is reserved for a waiting job on a machine that takes no jobs until people open it again."""
+        for job_id, reservation in self._core.cycle.reservations.items():
+            for row in reservation.wanted:
+                machine = self._core.ledger.fleet.machines[row]
+                if machine is None or {"leaving", "cordoned"} & self._machines[machine.node_id].closed:
+                    self._break(f"job {job_id} has a reservation at {self._now:.1f} on machine {row}, which is drained")
+
     def _keeps_off(self, job: _Job, node_id: NodeId) -> str:
         """What keeps the job from a start on the machine now; empty if nothing does."""
         machine, request = self._machines.get(node_id), job.request
@@ -334,6 +350,8 @@ class Observer:
                 self._break(
                     f"job {change.job_id} is stopped on what its project owns at {self._now:.1f}: {change.detail}"
                 )
+            if taker.priority_class < job.priority_class and not self._booked_soon(job):
+                self._break(f"job {change.job_id} is stopped at {self._now:.1f} for a lower class: {change.detail}")
             found = [self._keeps_off(taker, part.node_id) for part in job.placement.parts]
             if all(found):
                 self._break(f"job {change.job_id} is stopped at {self._now:.1f}: {change.detail}; there, {found[0]}")
@@ -362,9 +380,7 @@ class Observer:
     def _check_classes(self, job: _Job, placement: Placement, where: str) -> None:
         """Nobody starts on an owned machine where one of a higher class would fit that has waited for a while."""
         row, part = self._row, placement.parts[0]
-        is_judged = (
-            row["changes"] not in ("policy", "priority") and row["shares"] != "owned" and row["faults"] == "none"
-        )
+        is_judged = row["changes"] != "policy" and row["shares"] != "owned" and row["faults"] in ("none", "deaths")
         machine = self._machines.get(part.node_id)
         is_booked = any(part.node_id in each.node_ids and each.until_at > self._now for each in self._bookings)
         if (
@@ -376,7 +392,8 @@ class Observer:
         ):
             return
         for each in self._jobs.values():
-            waits = each.placement is None and self._now - each.ready_since > _AHEAD_S
+            waits = each.placement is None and each.request.job_id not in self._starting
+            waits = waits and self._now - each.ready_since > _AHEAD_S
             fits = not each.request.sizes and not each.request.plans and each.count <= len(part.devices)
             if (
                 not waits

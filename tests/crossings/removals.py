@@ -46,6 +46,9 @@ def told_wrongly(core: SchedulerCore, job: JobRecord, now: float) -> str:
     after = first_pending_reason(copy.core, job.job_id)
     if after is None or _words(after) != _words(told):
         return ""
+    now_first = _HEAD.search(after.detail)
+    if head is not None and now_first is not None and now_first[1] != head[1]:
+        return ""
     return f"job {job.job_id} waits at {now:.1f}: {told.reason}: {told.detail}; and without that: {after.detail}"
 
 
@@ -77,14 +80,18 @@ def _without(snapshot: CoreSnapshot, job: JobRecord, told: PendingReason) -> tup
 
 
 def _machines_for_all(snapshot: CoreSnapshot) -> list[NodeJoined]:
-    """Returns as many more machines of each owned pool that a waiting job accepts as would hold them all."""
+    """Returns as many more machines of each pool that a waiting job accepts as would hold them all: of rented pools,
+    where it accepts no owned one.
+    """
     waiting = [each.job for each in snapshot.jobs if each.placement is None]
     wanted = sum(max(use.count for use in uses_of(each)) for each in waiting)
     pools = [event.pool for event in snapshot.fleet if hasattr(event, "pool")]
+    owned = [pool for pool in pools if pool.market is Market.OWNED]
+    bound_to_rent = [each for each in waiting if not any(may_use(each, pool) for pool in owned)]
     return [
-        NodeJoined(snapshot.at, NodeId(f"more-{pool.pool_id}-{number}"), pool.pool_id)
+        NodeJoined(snapshot.at, NodeId(f"more-{pool.pool_id}-{number}"), pool.pool_id, "" if pool in owned else "more")
         for pool in pools
-        if pool.market is Market.OWNED and any(may_use(each, pool) for each in waiting)
+        if any(may_use(each, pool) for each in (waiting if pool in owned else bound_to_rent))
         for number in range(ceil(wanted / pool.shape.accelerators) + len(waiting))
     ]
 

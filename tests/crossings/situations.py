@@ -10,6 +10,7 @@ from functools import cache
 from itertools import combinations, permutations, product
 from math import inf
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -179,8 +180,14 @@ class Situation:
 
 
 def situation_of(row: Row, seed: int) -> Situation:
-    """The situation of a row; a function of the row and the seed. Of the policies, roles are for `walras` alone."""
-    return _Drawn({**row, "policy": "walras"} if row["gangs"] == "roles" else row, seed).situation()
+    """The situation of a row; a function of the row and the seed. Roles, and owners who also rent, are for `walras`."""
+    return _Drawn({**row, "policy": "walras"} if row["gangs"] == "roles" or _owner_pays(row) else row, seed).situation()
+
+
+def _owner_pays(row: Row) -> bool:
+    """Whether a project that owns accelerators pays for rented machines of that type besides."""
+    may_pay = row["market"] != "none" and row["values"] == "some" and row["changes"] != "policy"
+    return row["shares"] == "owned" and may_pay and row["load"] != "behind a gang"
 
 
 class _Drawn:
@@ -252,7 +259,7 @@ class _Drawn:
         )  # fmt: skip
 
     def _rules(self) -> RoundRules:
-        payer = "two" if self.row["people"] != "one" and self.seed % 4 > 1 else "one"
+        payer = "two" if _owner_pays(self.row) or (self.row["people"] != "one" and self.seed % 4 > 1) else "one"
         values = {"none": (), "some": (StatedValue(payer, 12.0),), "below the price": (StatedValue(payer, 0.4),)}
         budgets = (Budget("one", accelerator_h=0.4),) if self.row["budgets"] == "project" else ()
         protected_s = 60.0 if self.seed % _PROTECTED_OF == 0 else 0.0
@@ -272,9 +279,9 @@ class _Drawn:
     def _incidents(self) -> tuple[Incident, ...]:
         found: list[Incident] = []
         if self.row["faults"] == "slow":
-            found.append(NodeSlowdown(self.random.uniform(100, 1000), self.owned[0].pool.pool_id, 0, 0.3))
+            found.append(NodeSlowdown(self.random.uniform(100, 600), self.owned[0].pool.pool_id, 0, 0.3))
         for model in self.rented:
-            at = self.random.uniform(600, 1500)
+            at = self.random.uniform(300, 900)
             if self.row["market"] == "refusing":
                 found += [MarketChange(at, model.pool.pool_id, capacity=0.0)]
                 found += [MarketChange(at + 900, model.pool.pool_id, capacity=2.0)]
@@ -302,13 +309,34 @@ class _Drawn:
         }[shares]
 
     def _jobs(self) -> list[SimulatedJob]:
-        loads = {"few": (5, 80.0), "burst": (8, 0.0), "many short": (12, 15.0), "behind a gang": (7, 10.0)}
+        loads = {"few": (4, 80.0), "burst": (6, 0.0), "many short": (9, 15.0), "behind a gang": (7, 10.0)}
         count, between_s = loads[self.row["load"]]
         at, found = 0.0, list[SimulatedJob]()
         for number in range(1, count + 1):
             at += self.random.expovariate(1 / between_s) if between_s else 0.0
             found.append(self._job(number, at))
-        return self._behind_a_gang(found) if self.row["load"] == "behind a gang" else found
+        if self.row["load"] == "behind a gang":
+            return self._behind_a_gang(found)
+        return self._beside_own(found) if _owner_pays(self.row) else found
+
+    def _beside_own(self, jobs: list[SimulatedJob]) -> list[SimulatedJob]:
+        """The jobs, of which the first is an owner's and only rented machines will do for it.
+
+        Those of the other project may not have for good what the owner leaves, and so wait if they may not be stopped.
+        """
+        on_rented = replace(
+            jobs[0].request, kind=KINDS[0], demands=(Demand(ANY_ACCELERATOR, 2),), sizes=(), plans=(), project="two",
+            tools=(), pools=tuple(model.pool.pool_id for model in self.rented), shared=None, deadline_at=inf,
+            budget_usd=inf,
+        )  # fmt: skip
+        lasting = self.row["stops"] != "may be stopped"
+        alone: dict[str, Any] = {"demands": (Demand(ANY_ACCELERATOR, 1),), "sizes": (), "preemptible": False}
+        rest = [
+            replace(job, request=replace(job.request, **alone))
+            if lasting and job.request.project == "one" and not job.request.has_roles else job
+            for job in jobs[1:]
+        ]  # fmt: skip
+        return [replace(jobs[0], request=on_rented), *rest]
 
     def _come_to_booking(self, jobs: list[SimulatedJob], acts: Sequence[Event]) -> list[SimulatedJob]:
         """The jobs; if a project has booked a machine, the last of them is the project's and comes while it has it.
@@ -360,7 +388,7 @@ class _Drawn:
         name = model.pool.shape.accelerator if random.random() < 0.3 else ANY_ACCELERATOR
         if name != ANY_ACCELERATOR:
             gang = min(gang, model.machines * model.pool.shape.accelerators)
-        length_s = random.uniform(20, 90) if row["load"] == "many short" else random.uniform(60, 600)
+        length_s = random.uniform(20, 90) if row["load"] == "many short" else random.uniform(60, 360)
         steps = length_s * 2.0
         may_be_stopped = row["stops"] != "some may not" or random.random() < 0.5
         if row["shares"] == "owned" and not may_be_stopped:
@@ -414,7 +442,7 @@ class _Drawn:
         shapes = [model.pool.shape.name for model in self.owned for _ in range(model.machines)]
         machines = [NodeId(f"{name}-{number}") for number, name in enumerate(shapes, start=1)]  # in order of joining
         some, soon = random.choice(machines), Random(f"{self.seed}/soon")
-        at = random.uniform(50, 1200)
+        at = random.uniform(50, 700)
         if row["bookings"] != "none":
             project = NOBODY if row["bookings"] == "maintenance" else "two"
             from_at, length_s = at + 300, random.uniform(200, 1200)
@@ -422,7 +450,7 @@ class _Drawn:
                 from_at = max(soon.choice(jobs).at + soon.uniform(10, 90), 301.0)
             found.append(BookingsDeclared(from_at - 300, (Booking(1, project, (some,), from_at, from_at + length_s),)))
         if row["drains"] != "none":
-            at = random.uniform(50, 1500)
+            at = random.uniform(50, 900)
             if self.seed % _SOON_OF == 0:  # just before a job comes, which must not start there
                 at = max(soon.choice(jobs).at - soon.uniform(1, 30), 1.0)
             reason, gentle = Reason.INFRA_NODE_LOST, row["drains"] == "gentle"
@@ -434,11 +462,16 @@ class _Drawn:
             lacks = some if len(machines) > 1 else None
             found += [NodeTools(1.0, node_id, () if node_id == lacks else ("container",)) for node_id in machines]
         job = jobs[2] if row["load"] == "behind a gang" else random.choice(jobs)
-        after = job.at + random.uniform(1, 60 if row["changes"] == "limit" else 600)
+        after = job.at + random.uniform(1, 60 if row["changes"] == "limit" else 300)
         if row["changes"] == "policy":
             found.append(PolicyChanged(after, _POLICIES[random.choice(list(_POLICIES))], self.rules))
         if row["changes"] == "priority":
-            found.append(JobReprioritised(after, job.request.job_id, random.choice((10, 90))))
+            priority = random.choice((10, 90))
+            changed = [job]
+            if row["load"] != "behind a gang" and self.seed % 2:  # half of the queue, while others wait behind it
+                priority, after = 10, jobs[len(jobs) // 2].at + min(after - job.at, 60.0)
+                changed = [each for each in jobs[::2] if each.at < after]
+            found += [JobReprioritised(after, each.request.job_id, priority) for each in changed]
         if row["changes"] == "deadline":
             left_s = random.uniform(60, 3000)
             if row["market"] != "none":  # soon, and for one that may not be stopped to move where it would be in time

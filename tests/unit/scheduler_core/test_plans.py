@@ -129,6 +129,22 @@ def test_a_restarted_job_takes_a_free_place_that_repays_it(steps: float, moved: 
     assert revoked(carried_out(fleet)) == moved
 
 
+@pytest.mark.parametrize(("seconds", "moved"), [(15.0, {}), (25.0, {1: Reason.POLICY_MOVED})])
+def test_a_job_stays_for_a_while_on_what_it_rents(seconds: float, moved: dict[int, Reason]) -> None:
+    """A restart of 2 s settles it for 40 s: for half of these no free place, however fast, is a reason to move it."""
+    fleet = planning("a")
+    spot = replace(pool("s", 4, market=Market.SPOT, quota=1), usd_per_h=1.0)
+    fleet.tell(ev.PoolDeclared(0.0, spot))
+    fleet.tell(ev.NodeJoined(0.0, NodeId("s1"), spot.pool_id, "token"))
+    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "s", 2, 1.0))
+    submit(fleet, 0.0, job(2, "a", 4, steps=1e6), runs=True)
+    submit(fleet, 0.0, job(1, "*", 2, steps=1e5, value_usd_per_h=100.0), runs=True)
+    assert fleet.attempts[J1].placement.pool_id == "s"
+    fleet.at = seconds
+    fleet.end(J2)
+    assert revoked(carried_out(fleet)) == moved
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_job_that_cannot_be_stopped_is_left_alone(moves: bool) -> None:
     """By its own word, or where the policy moves nobody: it is pinned, and the plan goes around it."""

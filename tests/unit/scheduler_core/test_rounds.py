@@ -12,6 +12,7 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.backfill import STARTS_AT_ONCE
+from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import FLEET, EntityShare, JobReprioritised, ShareLimit, SharesDeclared
 from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
@@ -292,6 +293,36 @@ def test_machines_beyond_a_lowered_quota_cost_money_until_they_are_given_back(qu
     fleet.tell(ev.JobSubmitted(fleet.at, job(2, "s")))
     pools = fleet.solves[-1].problem.pools
     assert (pools.capacity.tolist(), pools.rented.tolist()) == ([2.0], [2.0])
+
+
+@pytest.mark.parametrize(
+    ("came", "fails", "drained", "most"),
+    [
+        (0, None, False, 6.0),
+        (0, 2, False, 0.0),
+        (1, 1, False, 2.0),
+        (0, 1, False, 6.0),
+        (1, None, True, 0.0),
+        (0, 2, True, 0.0),
+        (1, 1, True, 0.0),
+    ],
+)
+def test_a_plan_counts_on_no_machines_that_a_provider_refuses(
+    came: int, fails: int | None, drained: bool, most: float
+) -> None:
+    """All that was missing is refused: what is there stays, until it is asked again. A drained pool has no more."""
+    spot = pool("s", 2, market=Market.SPOT, quota=3)
+    fleet = renting(2, declared=spot, rent_backoff_s=1000, rent_backoff_max_s=1000)
+    token = fleet.rents.pop().token
+    for number in range(came):
+        fleet.tell(ev.NodeJoined(fleet.at, NodeId(f"s{number}"), spot.pool_id, token))
+    if fails is not None:
+        fleet.tell(ev.RentFailed(fleet.at, token, "no capacity", fails))
+    if drained:
+        fleet.tell(ev.PoolDeclared(fleet.at, replace(spot, drained=True)))
+    assert build_problem(fleet.core.ledger).pools.rentable.tolist() == [most]
+    fleet.until(fleet.at + 1001.0)
+    assert build_problem(fleet.core.ledger).pools.rentable.tolist() == [0.0 if drained else 6.0]
 
 
 def test_a_rent_that_failed_is_asked_again_ever_less_often() -> None:
