@@ -279,9 +279,9 @@ class _Drawn:
     def _incidents(self) -> tuple[Incident, ...]:
         found: list[Incident] = []
         if self.row["faults"] == "slow":
-            found.append(NodeSlowdown(self.random.uniform(100, 600), self.owned[0].pool.pool_id, 0, 0.3))
+            found.append(NodeSlowdown(self.random.uniform(100, 1000), self.owned[0].pool.pool_id, 0, 0.3))
         for model in self.rented:
-            at = self.random.uniform(300, 900)
+            at = self.random.uniform(600, 1500)
             if self.row["market"] == "refusing":
                 found += [MarketChange(at, model.pool.pool_id, capacity=0.0)]
                 found += [MarketChange(at + 900, model.pool.pool_id, capacity=2.0)]
@@ -309,7 +309,7 @@ class _Drawn:
         }[shares]
 
     def _jobs(self) -> list[SimulatedJob]:
-        loads = {"few": (4, 80.0), "burst": (6, 0.0), "many short": (9, 15.0), "behind a gang": (7, 10.0)}
+        loads = {"few": (5, 80.0), "burst": (8, 0.0), "many short": (12, 15.0), "behind a gang": (7, 10.0)}
         count, between_s = loads[self.row["load"]]
         at, found = 0.0, list[SimulatedJob]()
         for number in range(1, count + 1):
@@ -388,7 +388,7 @@ class _Drawn:
         name = model.pool.shape.accelerator if random.random() < 0.3 else ANY_ACCELERATOR
         if name != ANY_ACCELERATOR:
             gang = min(gang, model.machines * model.pool.shape.accelerators)
-        length_s = random.uniform(20, 90) if row["load"] == "many short" else random.uniform(60, 360)
+        length_s = random.uniform(20, 90) if row["load"] == "many short" else random.uniform(60, 600)
         steps = length_s * 2.0
         may_be_stopped = row["stops"] != "some may not" or random.random() < 0.5
         if row["shares"] == "owned" and not may_be_stopped:
@@ -442,7 +442,7 @@ class _Drawn:
         shapes = [model.pool.shape.name for model in self.owned for _ in range(model.machines)]
         machines = [NodeId(f"{name}-{number}") for number, name in enumerate(shapes, start=1)]  # in order of joining
         some, soon = random.choice(machines), Random(f"{self.seed}/soon")
-        at = random.uniform(50, 700)
+        at = random.uniform(50, 1200)
         if row["bookings"] != "none":
             project = NOBODY if row["bookings"] == "maintenance" else "two"
             from_at, length_s = at + 300, random.uniform(200, 1200)
@@ -450,7 +450,7 @@ class _Drawn:
                 from_at = max(soon.choice(jobs).at + soon.uniform(10, 90), 301.0)
             found.append(BookingsDeclared(from_at - 300, (Booking(1, project, (some,), from_at, from_at + length_s),)))
         if row["drains"] != "none":
-            at = random.uniform(50, 900)
+            at = random.uniform(50, 1500)
             if self.seed % _SOON_OF == 0:  # just before a job comes, which must not start there
                 at = max(soon.choice(jobs).at - soon.uniform(1, 30), 1.0)
             reason, gentle = Reason.INFRA_NODE_LOST, row["drains"] == "gentle"
@@ -462,7 +462,7 @@ class _Drawn:
             lacks = some if len(machines) > 1 else None
             found += [NodeTools(1.0, node_id, () if node_id == lacks else ("container",)) for node_id in machines]
         job = jobs[2] if row["load"] == "behind a gang" else random.choice(jobs)
-        after = job.at + random.uniform(1, 60 if row["changes"] == "limit" else 300)
+        after = job.at + random.uniform(1, 60 if row["changes"] == "limit" else 600)
         if row["changes"] == "policy":
             found.append(PolicyChanged(after, _POLICIES[random.choice(list(_POLICIES))], self.rules))
         if row["changes"] == "priority":
