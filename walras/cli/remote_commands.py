@@ -86,7 +86,7 @@ def _port(word: str) -> int:
 
 
 async def _run_session(client: "Client", job_id: int, asked: "SessionAsked") -> int:
-    """Passes input and output on until the command has ended; returns its exit code."""
+    """Passes input and output on until the command has ended; returns its exit code, 255 if the session ends before."""
     from walras.connection.remote_session import Channel, parse_note, send_note
 
     socket = await client.open_session(job_id, asked)
@@ -99,6 +99,7 @@ async def _run_session(client: "Client", job_id: int, asked: "SessionAsked") -> 
 
     if asked.kind == "shell":
         loop.add_signal_handler(signal.SIGWINCH, resized)
+    why, has_begun = "the session ended: the attempt has, or the connection was lost", False
     try:
         async for message in socket:
             if message.type.name == "BINARY":
@@ -107,9 +108,11 @@ async def _run_session(client: "Client", job_id: int, asked: "SessionAsked") -> 
             elif message.type.name == "TEXT" and (note := parse_note(message.data)) is not None:
                 if note.type == "exit":
                     return note.code
-                if note.type == "refused":
+                has_begun |= note.type == "ready"
+                if note.type == "refused" and not has_begun:
                     raise UserError(note.detail)
-        warn("the session ended: the attempt has, or the connection was lost\r")
+                why = note.detail if note.type == "refused" else why
+        warn(f"{why}\r")
         return _EXIT_LOST
     finally:
         sending.cancel()

@@ -22,8 +22,11 @@ from walras.storage.content import ContentTree, check_sizes, hash_folder
 #: The most bytes of a job's code and the files beside it. Data belong elsewhere.
 SNAPSHOT_BYTES = 512 * 1024 * 1024
 _NEVER = (".git", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/")
-#: Folders in which people keep keys and passwords. A job that needs a key gets it by the field `secrets`.
-_KEYS = (".ssh/", ".gnupg/", ".aws/", ".azure/", ".config/gcloud/", ".docker/", ".kube/", ".netrc", ".pypirc")
+#: Where people keep keys, passwords and tokens. A job that needs a key gets it by the field `secrets`.
+_KEYS = (
+    ".ssh/", ".gnupg/", ".aws/", ".azure/", ".config/gcloud/", ".docker/", ".kube/", ".netrc", ".pypirc",
+    "admin.token", "join.token", "walras.token",
+)  # fmt: skip
 #: Files that together mark the data of a server, and the state of an agent.
 _CLUSTER_KEYS = (("secret.key", "join.token"), ("secret.key", "walras.db"), ("agent.sqlite", "agent.lock"))
 #: Marks of an environment of venv (and its kin) and of conda.

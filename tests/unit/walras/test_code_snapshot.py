@@ -69,7 +69,7 @@ def test_what_is_ignored_may_be_anything(tmp_path: Path) -> None:
 
 def test_keys_of_people_and_of_the_cluster_stay_where_they_are(tmp_path: Path) -> None:
     """Who submits beside a server's data, or beside their own keys, sends neither; an ignore file lets keys travel."""
-    private = (".ssh/id_ed25519", ".aws/credentials", ".netrc", "sub/.kube/config")
+    private = (".ssh/id_ed25519", ".aws/credentials", ".netrc", "sub/.kube/config", "walras.token", "sub/admin.token")
     ours = (
         "d/secret.key", "d/join.token", "d/walras.db", "pg/secret.key", "pg/join.token", "a/agent.sqlite",
         "a/agent.lock",
