@@ -1,8 +1,7 @@
-"""The true speeds of jobs, and the true costs of starting, saving and moving them.
+"""The truth behind simulated jobs: their work, their speeds, and the costs of starting, saving and moving them.
 
-The scheduler never reads them: an oracle announces a part in advance, or the scheduler learns them from reports.
-
-Jobs in the simulator: the request that the scheduler sees, and the true work behind it.
+The scheduler sees the request of a job, and never reads the truth: an oracle announces a part in advance, or the
+scheduler learns it from reports.
 
 Two functions change a stream of jobs before a run: `inject_random_failures` adds random cancellations (stream
 `cancellations`) and crashes (stream `crashes`) to those that the workload states, and `with_estimate_error` hides or

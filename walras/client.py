@@ -1,4 +1,4 @@
-"""The client of a Walras server: the command line, scripts and notebooks use it.
+"""The clients of a Walras server, asynchronous and blocking: the command line, scripts and notebooks use them.
 
     async with Client("http://127.0.0.1:8080", token) as client:
         submitted = await client.submit({"run": "python train.py", "resources": {"accelerators": "a100:1"}})
@@ -8,7 +8,7 @@ Every call is bounded in time. After a lost connection the client repeats a call
 a submission carries an idempotency key by which the server recognises it, so it too is repeated and makes one job. The
 calls about a resource stand with it in `walras.resources`.
 
-The client for scripts and notebooks that are not asynchronous: `walras.Client`.
+Scripts and notebooks that are not asynchronous use `walras.Client`:
 
     with walras.Client() as client:
         submitted = client.submit({"run": "python train.py", "resources": {"accelerators": "a100:1"}})
@@ -18,10 +18,8 @@ It has every call of the asynchronous client, with the same arguments, answers a
 iterator there is an iterator here. The calls run on an event loop in a thread of its own, so they also work where a
 loop runs already, as in a notebook. Several threads may use one client.
 
-The kept results of a job by path, and fetching all of them or a part.
-
-The server keeps one tree of files for each machine of a gang. Here they are one folder: the files of the first machine
-at its root, those of the others below `node-N/`.
+Of the kept results of a job, the server has one tree of files for each machine of a gang. Here they are one folder: the
+files of the first machine at its root, those of the others below `node-N/`.
 """
 
 import threading

@@ -1,13 +1,11 @@
-"""Numbers and names that several packages have to agree on, each defined once.
+"""What several packages have to agree on: numbers and names, each defined once, and versions of the agents' protocol.
 
 The supervisor of an attempt imports this module too, so it uses the standard library only. `walras.training` repeats
 what it needs of it: agents put that package alone on a job's path.
 
-Versions of the protocol between server and agents, and how each side treats messages of a newer release.
-
-A release understands the one before it and the one after it. New fields have defaults, and unknown ones are ignored; a
-message of an unknown type becomes one of type `unknown`, so that the known ones beside it are taken. What is further
-apart is refused in words that say what to upgrade.
+In the protocol between server and agents a release understands the one before it and the one after it. New fields have
+defaults, and unknown ones are ignored; a message of an unknown type becomes one of type `unknown`, so that the known
+ones beside it are taken. What is further apart is refused in words that say what to upgrade.
 
 Version 1 is the first release: its agents name neither themselves nor a cluster, and its server refuses a heartbeat as
 a whole for one report that it does not know. Version 2 names the cluster, its incarnation and the agent in every

@@ -1,22 +1,19 @@
-"""The machine's devices: what drivers and the host report, which attempt holds which, and the port of a rendezvous.
+"""The machine's devices: which there are, who holds which, their samples and their faults.
 
 Accelerators are found through NVML, where nvidia-ml-py is installed, else through AMD SMI, where amdsmi is. Node rank 0
 of a gang keeps a port bound until its ranks start.
 
-Samples the machine's devices every few seconds in a thread of its own: NVIDIA's through NVML, AMD's by AMD SMI.
-
-A driver that hangs blocks only this thread: heartbeats continue, and the server drops samples that are not renewed.
-Values that a device does not report (a MIG slice has no temperature of its own) are left out.
+The devices are sampled every few seconds in a separate thread. A driver that hangs blocks only this thread: heartbeats
+continue, and the server drops samples that are not renewed. Values that a device does not report (a MIG slice has no
+temperature of its own) are left out.
 
 AMD's devices are named in CUDA_VISIBLE_DEVICES, which HIP reads as its own variable, by HIP's device numbers. This is
 written for the interface of amdsmi 7.0 and tested only with a substitute: it has never run on a device.
 
-Faults of NVIDIA's GPUs, for which a machine should take no jobs: what NVML reports of them, asked every few seconds.
-
-A fault is a device that is gone or does not answer, an Xid error of the hardware, uncorrectable memory errors, memory
-rows that could not be replaced, and clocks that heat holds down. It lasts until the device has been without a sign of
-one for a while. What programs cause themselves (Xid 13, 31, 43 and their like) is no fault. AMD's devices are not
-judged.
+With a fault a machine should take no jobs; NVML is asked every few seconds. A fault is a device that is gone or does
+not answer, an Xid error of the hardware, uncorrectable memory errors, memory rows that could not be replaced, and
+clocks that heat holds down. It lasts until the device has been without a sign of one for a while. What programs cause
+themselves (Xid 13, 31, 43 and their like) is no fault. AMD's devices are not judged.
 """
 
 import contextlib

@@ -26,12 +26,12 @@ loader and compile workers get no signal. More rules:
   text, it waits half of the remaining time; if it handles the signal no longer, it has had it.
 * Where nothing else is found, the first process itself is the program.
 
-`find_programs` is a function of what `read_processes` saw in /proc. What a shell does at SIGTERM, by its text: has it a
-trap for the signal, and does the trap pass it on.
+`find_programs` is a function of what `read_processes` saw in /proc.
 
-/proc says which signals a shell handles, but with a trap on EXIT alone bash and ksh93 handle all that would end them,
-SIGTERM included, and end at once; mksh and its like handle SIGTERM always. Text that is not understood counts as a
-script without traps. Standard library only.
+Whether a shell has a trap for the signal, and whether the trap passes it on, is read from its text. /proc says which
+signals a shell handles, but with a trap on EXIT alone bash and ksh93 handle all that would end them, SIGTERM included,
+and end at once; mksh and its like handle SIGTERM always. Text that is not understood counts as a script without traps.
+Standard library only.
 """
 
 import contextlib

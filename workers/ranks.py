@@ -1,12 +1,11 @@
 """The ranks of an attempt on this machine: starts, signals and reaps them, and keeps their output in bounded files.
 
-An output file keeps its beginning and its last 64 KiB, and marks where something was left out. Standard library only.
+An output file keeps its beginning and its last 64 KiB, and marks where something was left out.
 
-Commands that start ranks themselves (torchrun, accelerate, deepspeed), or use all of a machine's devices at once.
-
-Such a command is started once on each machine. The variables PET_* are torchrun's: with them `torchrun train.py` forms
-the gang's world without arguments. A launcher ends with exit code 1, whatever its ranks ended with, so the code is read
-from the report that torch prints last. Standard library only.
+A command that starts ranks itself (torchrun, accelerate, deepspeed), or uses all of a machine's devices at once, is
+started once on each machine. The variables PET_* are torchrun's: with them `torchrun train.py` forms the gang's world
+without arguments. A launcher ends with exit code 1, whatever its ranks ended with, so the code is read from the report
+that torch prints last. Standard library only.
 
 DeepSpeed's launcher reads no variables. Without arguments it uses the devices 0, 1, ... of the machine, whichever job
 holds them, and one fixed port; it knows devices by numbers, not by the UUIDs of CUDA_VISIBLE_DEVICES. Therefore bash,

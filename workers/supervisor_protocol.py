@@ -3,14 +3,12 @@
 The agent writes `plan.json` into the attempt's folder before it starts the supervisor. Only the supervisor writes the
 journal: JSON lines, each of which is durable before anything follows from it. Any later agent reads it, and ignores a
 last line torn by a crash. The sockets carry JSON lines, bounded in both directions and driven by a selector, without
-threads. Standard library only.
+threads.
 
-Parses the messages of ranks to their supervisor as untrusted input.
-
-A rank is any program of any user. A line that is no JSON object ends its connection; a field that is no finite number
-within its bounds is left out; a message without its required field is ignored. Each such decision adds a note to the
-job's own log, because the job's owner can correct the script. Every accepted message can be written as strict JSON and
-read back. Standard library only.
+Messages of ranks are untrusted input. A rank is any program of any user. A line that is no JSON object ends its
+connection; a field that is no finite number within its bounds is left out; a message without its required field is
+ignored. Each such decision adds a note to the job's own log, because the job's owner can correct the script. Every
+accepted message can be written as strict JSON and read back. Standard library only.
 """
 
 import contextlib

@@ -2,10 +2,10 @@
 
 A job that states its length, in steps or as a guess of its duration, is as long as stated, times a ratio drawn from
 ended jobs that stated theirs so. One that states none is as long as ended jobs were, conditional on having done so much
-already. Lengths are seconds at a job's own best speed: counted
-in seconds on the machines that they had, jobs that ran on slow ones would make all others many times as long as they
-are. Jobs that have not ended are right-censored at what they have done (Kaplan-Meier): otherwise a young cluster would
-underestimate lengths, because only short jobs have ended. Arrivals repeat past hours, so bursts remain bursts.
+already. Lengths are seconds at a job's own best speed: counted in seconds on the machines that they had, jobs that ran
+on slow ones would make all others many times as long as they are. Jobs that have not ended are right-censored at what
+they have done (Kaplan-Meier): otherwise a young cluster would underestimate lengths, because only short jobs have
+ended. Arrivals repeat past hours, so bursts remain bursts.
 
 Jobs of the same user and kind weigh more than others, by as much as they were closer to each other than any two:
 

@@ -8,10 +8,9 @@ every future.
 Changes that would let a waiting job start now (`possible_remedies`) are tried on one copy of the state before they are
 shown: only those after which it starts the job at once, or within a round if jobs have to make room.
 
-Changes of the cluster that people ask about, as the events that would bring them, and in words.
-
-Machines can be added only to an existing pool, because job speeds on an unknown shape are unknown. Removed machines
-leave at once, like drained ones: jobs save what they can.
+Changes of the cluster that people ask about are given as the events that would bring them, and in words. Machines can
+be added only to an existing pool, because job speeds on an unknown shape are unknown. Removed machines leave at once,
+like drained ones: jobs save what they can.
 """
 
 from collections.abc import Iterable, Iterator

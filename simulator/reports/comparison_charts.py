@@ -1,18 +1,15 @@
-"""The charts of several policies side by side. `walras simulate plot` draws each alone, by its name.
+"""The figures of a comparison or a sweep: their data, charts, page and table.
 
-The data of a comparison's or a sweep's figures: written beside the page, and read by `walras simulate plot`.
+The data are written beside the page. A book has settings (one for a comparison; every workload, cluster and rate for a
+sweep), a setting has policies, and a policy has its metrics with intervals, the distributions of its jobs over all
+seeds, and the levels of its first seed if they were kept. `walras simulate plot` reads the data and draws one figure of
+a run, a comparison or a sweep, by its name, as a file (PNG, SVG or PDF).
 
-A book has settings (one for a comparison; every workload, cluster and rate for a sweep), a setting has policies, and a
-policy has its metrics with intervals, the distributions of its jobs over all seeds, and the levels of its first seed if
-they were kept.
-
-`walras simulate plot`: one figure of a run, a comparison or a sweep as a file (PNG, SVG or PDF).
-
-The page of a comparison or a sweep is one HTML file that needs no network; the table of a comparison in LaTeX is for
-papers (`booktabs`, policies as rows, metrics with intervals as columns). Names may come from untrusted files: all text
-goes through `html_text` or is escaped for LaTeX, and the charts' text is never markup. Where runs were kept with their
-levels, a slider shows what each policy did at one time; its data are JSON, where nothing is markup, and the content
-security policy allows its script, the page's only one, by hash (`walras.output.html_page`).
+The page is one HTML file that needs no network; the table of a comparison in LaTeX is for papers (`booktabs`, policies
+as rows, metrics with intervals as columns). Names may come from untrusted files: all text goes through `html_text` or
+is escaped for LaTeX, and the charts' text is never markup. Where runs were kept with their levels, a slider shows what
+each policy did at one time; its data are JSON, where nothing is markup, and the content security policy allows its
+script, the page's only one, by hash (`walras.output.html_page`).
 """
 
 import json

@@ -1,13 +1,11 @@
 """The bench of policies: every figure beside the lower bound for every scheduler, and beside published results.
 
-The result is plain data: the hash of each run's inputs, its
-figures, and means with intervals over the seeds. It contains no measured times, so the same inputs give the same bytes.
+The result is plain data: the hash of each run's inputs, its figures, and means with intervals over the seeds. It
+contains no measured times, so the same inputs give the same bytes.
 
-A ground of the bench: cells to execute, metrics to show, published results, and a bound or why there is none.
-
-`BenchGround` is simulated: each cell is a run. `ScoredGround` has cells of another kind, with metrics of their own.
-
-The grounds of the benches: jobs, a cluster, policies and seeds, and published results for the same jobs.
+A *ground* has cells to execute, metrics to show, published results, and a bound or why there is none. `BenchGround` is
+simulated: each cell is a run, of jobs on a cluster under a policy with a seed. `ScoredGround` has cells of another
+kind, with metrics of their own.
 
 `small` needs only shipped data. Its generated grounds have the jobs of Gavel's generator on twelve machines of each of
 three types; a load is stated as a part of what the fleet can just sustain. `full` adds the recorded workloads of other

@@ -1,9 +1,8 @@
-"""A recorded run in the form in which the simulator can repeat it: its fleet, its jobs with their true work, its costs.
+"""Recorded runs, and their simulation with measured costs: the same workload again, or another policy on it.
 
-It is made from events and the commands that they caused, such as a server's journal. It is kept as JSON lines (a
-header, then a line for each job), so that a run can be studied on another machine without the server's folder.
-
-A recorded run simulated with its measured costs: the same workload again, or another policy on it.
+A recording holds what the simulator needs: the fleet, the jobs with their true work, the costs. It is made from events
+and the commands that they caused, such as a server's journal. It is kept as JSON lines (a header, then a line for each
+job), so that a run can be studied on another machine without the server's folder.
 
 Two live runs of one workload differ, because milliseconds decide which job waits a second longer, and each decision
 affects the next. A job's forecast is a simulation in which each attempt starts and exits as fast as the one of its

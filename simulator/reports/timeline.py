@@ -1,9 +1,8 @@
 """The timeline of a run: each pool's accelerators over time, the prices of every solve, the lifetime of every attempt.
 
 A `Timeline` is the recorder of a simulation: it receives each event with its commands. Memory is linear in the number
-of events, so one is made only on request. Attempts are kept up to a limit; further ones are only counted.
-
-The jobs of a run one by one, and its levels over time, which figures and resampling use, are computed on request too.
+of events, so one is made only on request. Attempts are kept up to a limit; further ones are only counted. The jobs of a
+run one by one, and its levels over time, which figures and resampling use, are computed on request too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,9 +6,9 @@ To add a format, write a function from `TraceSource` to jobs (`published_traces.
 A part of a trace is a range of arrivals, then a random sample of its jobs, then the first of them, in this order. Its
 clock begins where the range does. Dependencies on jobs outside of it count as fulfilled.
 
-Workload files (`walras.config.Workload`) are read as traces to count, plot and convert their jobs. A trace has only the
-jobs: commands, environments, incidents and laws are left out. Simulations read a workload file directly, and no command
-writes one.
+Workload files (`walras.spec.workload_file`) are read as traces to count, plot and convert their jobs. A trace has only
+the jobs: commands, environments, incidents and laws are left out. Simulations read a workload file directly, and no
+command writes one.
 
 Our own format has the same columns as CSV (a header and one line for each job) and as JSON lines (one object for each
 job). `at`, `name`, `kind` and `gang` are required; a column that every job leaves at its default is not written.

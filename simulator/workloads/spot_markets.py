@@ -1,12 +1,11 @@
-"""Files about spot markets: when machines were available.
+"""Recorded spot markets: files that say when machines were available, and the public benchmark `cant_be_late`.
 
-CSV with a header, plain or gzip, read with the same bounds and errors as a trace of jobs.
+The files are CSV with a header, plain or gzip, read with the same bounds and errors as a trace of jobs.
 
-The public spot benchmark `cant_be_late` of Frontier-CS: windows of four scarce AWS zones, judged by its own rules.
-
-A job has 48 h of work and 52 h (tight) or 70 h (loose), and a restart of .05 or .20 h at every start of a machine.
-Ticks last ten minutes; a tick in which a machine is held is paid whole. A score is what was saved of all on demand, in
-parts of what spot alone would save: 100 (on demand - mean cost) / (on demand - spot).
+The benchmark, of Frontier-CS, has windows of four scarce AWS zones and is judged by its own rules. A job has 48 h of
+work and 52 h (tight) or 70 h (loose), and a restart of .05 or .20 h at every start of a machine. Ticks last ten
+minutes; a tick in which a machine is held is paid whole. A score is what was saved of all on demand, in parts of what
+spot alone would save: 100 (on demand - mean cost) / (on demand - spot).
 
 `ScheduledSlack` is the scheduler's own plan. It was fitted on AWS zones of December 2022 and February 2023, while the
 windows are of October and November 2022; it sees the present tick alone, and learns within the window.

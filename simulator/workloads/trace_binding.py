@@ -7,9 +7,7 @@ speeds on the other types follow the ratio of their nominal speeds.
 The work of a row without steps is its duration times its speed on `duration_on` (or on the fastest type it may use
 here), so only the ratios of its speeds matter. A row with both counts by its steps.
 
-Speeds for the kinds of a trace: Gavel's throughput tables, or speeds drawn from a seed by one stated rule.
-
-**Throughput table** in the format of Gavel (OSDI 2020), which Shockwave shares. A table is JSON: accelerator ->
+**Throughput table**, in the format of Gavel (OSDI 2020), which Shockwave shares. A table is JSON: accelerator ->
 "('type', scale factor)" -> "null" -> steps per second of the gang. In the place of "null", another such name gives the
 speeds of both where they share accelerators. Speed 0 means that the job cannot run there.
 

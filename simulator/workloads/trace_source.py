@@ -1,10 +1,7 @@
-"""Reads a trace file from an untrusted author: size limits, cells, bad rows, and conditions between rows.
+"""Turns an untrusted trace file into the jobs that it states, before any cluster is known.
 
-The limits are on size, length of a line and number of jobs; no name may occur twice, and arrivals are in order. Each
-format defines the meaning of its columns.
-
-A trace and its jobs as the trace states them, before any cluster is known.
-
+A bad row is an error, or is left out where that is asked for (`ReadOptions`). The limits are on size, length of a line
+and number of jobs; no name may occur twice, and arrivals are in order. Each format defines the meaning of its columns.
 `simulator.workloads.trace_binding` determines what a job means on a given cluster: the types it accepts, its speed.
 """
 

@@ -2,9 +2,7 @@
 
 Only this module knows all of them. `WORLDS` describes each world and the policies that run there. The package of a
 world is imported when a run in it is made, so a native run imports none of them. It turns a trace, a cluster and a
-policy into a run, or raises a ConfigError that says what does not fit.
-
-The request and the run of another simulator's world, and checks of workloads and clusters that it cannot have.
+policy into a run, or raises a ConfigError that says what of the workload or the cluster that world cannot have.
 """
 
 from collections.abc import Callable, Iterable, Mapping

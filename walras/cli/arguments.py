@@ -1,16 +1,12 @@
-"""What several commands read in the same way: shared options, lengths of time, job numbers, and documents in files.
+"""What several commands read in the same way: shared options, lengths of time, choices of jobs, and documents in files.
 
-Job numbers are written `12`, `12-20`, `12,14`, `last`, or several of them; `session` adds sweeps and names.
+Job numbers are written `12`, `12-20`, `12,14`, `last`, or several of them; `session` adds sweeps and names. Jobs are
+also chosen by user, project, state, name, label and age: `queue`, `jobs` and `cancel` choose in the same way. The
+server filters by user, project and state; this module filters what it lists by name, label and age.
 
-Chooses the jobs of a command other than by their numbers: by user, project, state, name, label and age.
-
-`queue`, `jobs` and `cancel` choose in the same way. The server filters by user, project and state; this module filters
-what it lists by name, label and age.
-
-`--set FIELD=VALUE`: one option for all fields of a model, `--set help` for what they are.
-
-A command names the model of its fields where it is registered; the model is imported only when a field is given. The
-release before had an option for each field: those go on for this one, with a note.
+`--set FIELD=VALUE` is one option for all fields of a model; `--set help` says what they are. A command names the model
+of its fields where it is registered; the model is imported only when a field is given. The release before had an option
+for each field: those go on for this one, with a note.
 """
 
 import importlib

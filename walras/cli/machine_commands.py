@@ -1,9 +1,8 @@
 """`walras nodes`: the machines, what is free on them, and what runs there; `walras top`: the same and the queue, live.
 
-`walras admin agents`: agents on what people already have, Slurm's allocations or hosts that SSH reaches.
-
-On Slurm the server itself submits, from its own pools, so that prices, quotas and explanations are those of rented
-machines; the command gives it the pools of a file. Over SSH the command starts agents from here.
+`walras admin agents` starts agents on what people already have, Slurm's allocations or hosts that SSH reaches. On Slurm
+the server itself submits, from its own pools, so that prices, quotas and explanations are those of rented machines; the
+command gives it the pools of a file. Over SSH the command starts agents from here.
 
 Nothing is copied over SSH but the join token, which travels as standard input and never on a command line. Everything
 may be repeated: a host whose agent runs is left as it is. OpenSSH's client does what it is good at (keys, jump hosts,

@@ -10,7 +10,7 @@
 The command line stands above those packages and imports them inside the functions that need them, so that `walras
 --help` and `walras queue` load nothing heavy: this file and what it imports load neither the client nor the models.
 
-Other names of the commands: those of the release before, and those that people type out of habit.
+Commands have other names too: those of the release before, and those that people type out of habit.
 """
 
 import contextlib

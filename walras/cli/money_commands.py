@@ -1,12 +1,12 @@
 """`walras money`: what was spent, what budgets are left, and how the cluster did for it.
 
 `--report` sets that against what any scheduler that knew the future could have done; `--model` bills a reservation.
+Shares and budgets are what people are entitled to, hold, have used, and may use.
 
-Shares and budgets as `walras money` shows them: what people are entitled to, hold, have used, and may use.
-
-What the cluster's own jobs would have cost with a reservation, here and in `plan capacity --live`: the server tells
-which job held how many accelerators of which type, since when and for how long; the planning is done here. Each type is
-reserved by itself, at a price beside its on-demand price: the cheapest of the cluster's pools, unless one is given.
+What the cluster's own jobs would have cost with a reservation, here and in `walras cloud capacity --live`: the server
+tells which job held how many accelerators of which type, since when and for how long; the planning is done here. Each
+type is reserved by itself, at a price beside its on-demand price: the cheapest of the cluster's pools, unless one is
+given.
 """
 
 import csv

@@ -3,10 +3,9 @@
 The work is the job's own `steps`, or the steps that a job of a server needs to reach its target (`--steps-of`). Only
 `--picture` loads matplotlib.
 
-`walras cloud recommend --launch`: a recommendation from the catalog becomes a pool; the job runs there.
-
-For operators: only administrators add pools. The pool is added with a quota of as many machines as the job takes, or
-the quota of one that is there is raised; then the job is submitted with a plan that is limited to that pool.
+With `--launch` a recommendation from the catalog becomes a pool, and the job runs there. That is for operators: only
+administrators add pools. The pool is added with a quota of as many machines as the job takes, or the quota of one that
+is there is raised; then the job is submitted with a plan that is limited to that pool.
 """
 
 import sys

@@ -1,12 +1,13 @@
-"""`walras submit --recommend`: machines of the server's pools are chosen for a job, which then runs on these alone.
+"""Recommendations from the server's pools: for a job to submit, and for one that runs.
 
+With `walras submit --recommend` machines of the server's pools are chosen for a job, which then runs on these alone.
 The plan is made over what the server can rent now at present prices. It becomes part of the job (`plan`), so that
 `walras show` and `walras explain` hold what is measured against it.
 
-Shows a recommendation of machines: the ways that no other beats, the one to take, and what was left out.
+`walras cloud recommend --job` makes another plan for a job that runs, from the speed that was measured of it. What is
+left of its work, its time and its money is planned anew over the server's pools, beside staying where it is.
 
-`walras cloud recommend --job`: another plan for a job that runs, from the speed that was measured of it. What is left
-of its work, its time and its money is planned anew over the server's pools, beside staying where it is.
+A recommendation is shown with the ways that no other beats, the one to take, and what was left out.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """`walras simulate`: runs workloads through the scheduler in virtual time, compares policies, sweeps grids, replays
 live runs from their journals, and draws the figures of runs that are over.
 
-`walras simulate whatif`: what would be different if something else were so, before anything is done.
-
-`walras simulate workload`: generates traces of jobs, converts them to the native format, and describes them.
+`walras simulate whatif` predicts the effect of a change before anything is done. `walras simulate workload` generates
+traces of jobs, converts them to the native format, and describes them.
 """
 
 from dataclasses import asdict

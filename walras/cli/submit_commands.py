@@ -1,8 +1,6 @@
 """`walras submit`: from a job file, a script or standard input to a job in the queue.
 
-A file with `jobs:` is a collection of them.
-
-All jobs of a collection go to the queue together:
+A file with `jobs:` is a collection, whose jobs go to the queue together:
 
     collection: nightly          # every job of it has the label collection=nightly
     defaults: {project: vision, value_usd_per_h: 4}

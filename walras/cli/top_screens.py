@@ -3,9 +3,8 @@
 A screen asks the server while it is visible, and then follows what the server tells by itself, where there is such a
 stream; else, and when the stream breaks, it asks again and again. When the server is away the screen keeps what it
 knows, says since when, and goes on by itself once the server answers. Nothing that comes from a job is read as markup:
-widgets are handed `Text`, made safe, never strings.
-
-That text comes first: the header, the fleet, the queue, and one job's attempts, from the bodies of the REST API.
+widgets are handed `Text`, made safe, never strings. The texts (the header, the fleet, the queue, and one job's
+attempts) are made from the bodies of the REST API.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """The run of the demo's workload: submits jobs at their times, has the spot machine revoked, and watches until the end.
 
-While it runs it is shown as a live picture on a terminal, or as one line per change elsewhere.
-
-What the demo observed: the newest view of every job, and samples of machines, prices, speeds and processor use.
-
-The notes say what changed since the last look; `walras.demo.main` judges them.
+While it runs it is shown as a live picture on a terminal, or as one line per change elsewhere. Observed are the newest
+view of every job, and samples of machines, prices, speeds and processor use. The notes say what changed since the last
+look; `walras.demo.main` judges them.
 """
 
 import asyncio

@@ -9,12 +9,10 @@ cold        real data evicted from the page cache        + fetching it
 
 A `ScriptRunner` starts the processes (`workers.trials`). All errors are about the script: exit code 2.
 
-A profile as a document: the file that `walras cloud recommend` reads, and JSON.
-
-`walras cloud profile run` writes the file, and people may write it too.
-
-The report, which `walras cloud profile run` writes as JSON, is read back and drawn as stacked bars. From a machine of
-the cluster it returns as a file beside which any user may have submitted the script, so it is validated like any file.
+As a document a profile is the file that `walras cloud recommend` reads; `walras cloud profile run` writes it, and
+people may write it too. The report, which `walras cloud profile run` writes as JSON, is read back and drawn as stacked
+bars. From a machine of the cluster it returns as a file beside which any user may have submitted the script, so it is
+validated like any file.
 """
 
 from collections.abc import Callable, Sequence

@@ -9,10 +9,9 @@ description, the client's calls and the tables of `docs/api.md` are made of it.
 declares an endpoint with its query and answer, and both clients' call; a handler of the server says
 `@serves(MoneyCalls.money)`. Where the call has content of its own, the endpoint is a value that it asks.
 
-The client's calls, each written once: awaited on the asynchronous client, answered at once on the blocking one.
-
-A class of calls is a `Calls` whose asynchronous methods are each a `Call`, or a `Stream` if they yield. A client that
-is `Blocking` has the same classes and runs their methods on an event loop in a thread of its own.
+Each call is written once: awaited on the asynchronous client, answered at once on the blocking one. A class of calls is
+a `Calls` whose asynchronous methods are each a `Call`, or a `Stream` if they yield. A client that is `Blocking` has the
+same classes and runs their methods on an event loop in a thread of its own.
 """
 
 import asyncio

@@ -3,11 +3,9 @@
 Instants are RFC 3339 text in UTC, those of forecasts Unix seconds; lengths are seconds; money is USD. Lists are pages:
 `items` and an opaque `next` cursor (absent on the last page).
 
-Facts of kinds of jobs besides their speed: what is known, and what people state.
-
-Compares what a job was planned to do (`plan` of its spec) with what its ranks report: speed and bandwidth.
-
-The server shows it as the condition `off_plan`, the commands in one line of a job.
+Beside jobs stand the facts of their kinds other than speed: what is known, and what people state. What a job was
+planned to do (`plan` of its spec) is compared with what its ranks report, speed and bandwidth: the server shows it as
+the condition `off_plan`, the commands in one line of a job.
 """
 
 import os

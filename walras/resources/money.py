@@ -1,11 +1,9 @@
-"""Money that was spent, budgets as people read them, and credits as they are added.
+"""Money that was spent, budgets, credits, and what jobs used of accelerators, beside a bound on any scheduler.
 
-What jobs used of accelerators lately, and how well the cluster did, beside a bound on any scheduler.
-
-Commands use it to plan what to reserve, and to bill what a reservation would have cost each project (`walras cloud
-capacity --live`, `walras money --model`). The bound of the report is of a scheduler that had known the future. It is
-proved, and below every schedule: restarts and moves are free in it, and gangs divisible. So the distance to it is the
-most that could have been gained, not what a better scheduler would have gained.
+Commands use what jobs used lately to plan what to reserve, and to bill what a reservation would have cost each project
+(`walras cloud capacity --live`, `walras money --model`). The bound of the report is of a scheduler that had known the
+future. It is proved, and below every schedule: restarts and moves are free in it, and gangs divisible. So the distance
+to it is the most that could have been gained, not what a better scheduler would have gained.
 """
 
 from collections.abc import Mapping

@@ -3,11 +3,10 @@
 Every difference is (p10, p50, p90) over futures that were simulated with and without the change under the same random
 draws; negative is sooner, or less.
 
-A way of the menu that somebody took: what was told of it when the job was submitted, and what came of that.
-
 `walras submit --quote` tells of each way to run a job when it would start and end, and what it would cost, four times
 in five, and by when its end can be promised, nineteen times in twenty. Whoever takes one (`--take`) gets the promised
-end as the deadline of the job, which the scheduler acts on, and the job remembers what was told.
+end as the deadline of the job, which the scheduler acts on, and the job remembers what was told, beside what came of
+it.
 """
 
 from collections.abc import Mapping

@@ -1,14 +1,10 @@
-"""The cluster file: pools of owned and rented machines, providers' settings, and rehearsed market steps.
+"""The cluster file (pools of machines, providers' settings, rehearsed market steps), and the hosts file.
 
-The same file drives the live server, the demo and the simulator.
+The same cluster file drives the live server, the demo and the simulator. A pool names its provider (`provider: aws`),
+and the provider's settings stand in the section of that name (`aws: {…}`). A new provider adds its settings here, as
+one more class and one more field of `ProviderSections` (docs/how-to/add-a-provider.md).
 
-The sections of a cluster file that describe providers: what each needs to know to rent out machines.
-
-A pool names its provider (`provider: aws`), and the provider's settings stand in the section of that name (`aws: {…}`).
-A new provider adds its settings here, as one more class and one more field of `ProviderSections`
-(docs/how-to/add-a-provider.md).
-
-The hosts file: machines of one's own on which agents are started over SSH.
+The hosts file lists machines of one's own on which agents are started over SSH:
 
     server: https://walras.example:8443
     hosts:

@@ -1,12 +1,10 @@
 """The groups of fields in a job spec: resources, retry, target, limits, checkpoint, elastic, fork, batch, facts.
 
 It also computes which gang sizes an elastic job may have, and refuses combinations such as `fork` beside `elastic`.
+Fields about what a machine brings or makes before the job's ranks start are checked before anything is sent: names and
+paths stay inside, lists are bounded, a URL says how it is read.
 
-The fields of a job spec about what a machine brings or makes before the job's ranks start.
-
-Each is checked before anything is sent: names and paths stay inside, lists are bounded, a URL says how it is read.
-
-`secrets:` of a job: variables whose values the submitter has, the server keeps sealed, and only a running job sees.
+`secrets:` are variables whose values the submitter has, the server keeps sealed, and only a running job sees:
 
     secrets:
       HF_TOKEN: {env: HF_TOKEN}        # of the submitter's own environment

@@ -1,13 +1,12 @@
-"""The options of `sbatch` and `srun`: their table, and the words of `#SBATCH` lines read as Slurm reads them.
+"""What a Slurm script asks of Slurm: the options of its `#SBATCH` lines and of `srun`, and the commands in its text.
 
-Every option is obeyed, noted or refused. What decides whether, when, how often, on what and after what a job runs is
-obeyed or refused; the rest is a note. An option that is in no table is refused, as Slurm refuses it.
+`#SBATCH` lines are read as Slurm reads them. Every option is obeyed, noted or refused. What decides whether, when, how
+often, on what and after what a job runs is obeyed or refused; the rest is a note. An option that is in no table is
+refused, as Slurm refuses it.
 
-What the commands of a Slurm script ask of Slurm, found by reading its text before it runs.
-
-A script that submits, cancels or starts on all machines by itself would do something else here, so it is refused by
-line. The reading is a shell's in outline: comments, quotes, here-documents, and words where a command may stand. What
-only shows when the script runs (`srun $OPTIONS`) is judged then, by `slurm_job.sh`.
+The text is read before it runs. A script that submits, cancels or starts on all machines by itself would do something
+else here, so it is refused by line. The reading is a shell's in outline: comments, quotes, here-documents, and words
+where a command may stand. What only shows when the script runs (`srun $OPTIONS`) is judged then, by `slurm_job.sh`.
 """
 
 import re

@@ -1,9 +1,8 @@
 """Converts a checked job spec to what the scheduler and the ranks receive: request, kind, command and environment.
 
-Finds jobs that start a launcher of ranks of their own (torchrun, accelerate, deepspeed) wrongly.
-
-A launcher that is started once for each accelerator makes as many complete trainings on the same devices. All of them
-may succeed, so nothing but a warning at submission would tell.
+It also finds jobs that start a launcher of ranks (torchrun, accelerate, deepspeed) wrongly. A launcher that is started
+once for each accelerator makes as many complete trainings on the same devices. All of them may succeed, so nothing but
+a warning at submission would tell.
 """
 
 import hashlib

@@ -8,12 +8,11 @@
 With the first two the ranks of a job write to a folder of their own machine, and its agent sends what they commit. A
 checkpoint counts once it is whole in the store.
 
-Credentials for one place in an object store, which the server hands to machines for a short time.
-
-A machine asks with the number of an attempt that it runs, and may then read and write the place of that job alone; or
-without one, for its proof of the store. What it may do is bounded by a document that goes along with the server's
-request for the credentials (a session policy of AWS STS). Nobody writes them down: they are in no table, journal, log
-or file, and reprs leave them out.
+The server hands machines credentials for one place in an object store, for a short time. A machine asks with the number
+of an attempt that it runs, and may then read and write the place of that job alone; or without one, for its proof of
+the store. What it may do is bounded by a document that goes along with the server's request for the credentials (a
+session policy of AWS STS). Nobody writes them down: they are in no table, journal, log or file, and reprs leave them
+out.
 """
 
 from collections.abc import Callable

@@ -2,11 +2,10 @@
 
 Every rank writes its part, then rank 0 commits, and all learn whether it worked. `loop` decides when to save.
 
-Saves without the main thread: in an evaluation, between two calls of `steps()`, and for a gang that hangs.
-
-When `steps()` ends, the state of that moment is frozen: large tensors are watched, all else is copied. From then on a
-thread listens to the supervisor; a request to stop or save is met at once, with the frozen state, as long as no watched
-tensor has changed. So a script that steps its scheduler, shuffles or evaluates meanwhile resumes exactly at the end of
+Without the main thread it saves in an evaluation, between two calls of `steps()`, and for a gang that hangs. When
+`steps()` ends, the state of that moment is frozen: large tensors are watched, all else is copied. From then on a thread
+listens to the supervisor; a request to stop or save is met at once, with the frozen state, as long as no watched tensor
+has changed. So a script that steps its scheduler, shuffles or evaluates meanwhile resumes exactly at the end of
 `steps()`. The thread ends before the next step begins.
 
 A gang of which a machine is gone hangs in an exchange of gradients, or the exchange fails. Where every rank has all of

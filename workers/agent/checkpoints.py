@@ -1,20 +1,18 @@
-"""Checkpoints on this machine, where a store keeps them: their folders, fetches before a start, and removal.
+"""Checkpoints on this machine, where a store keeps them: their folders, fetches, uploads and removal.
 
 STATE/checkpoints/NAME stands for the folder that the server calls `checkpoint_dir`; the paths below it are the same.
-The checkpoint from which to resume is fetched unless it is present and complete. Copies of jobs that now run elsewhere
-are kept for their return, within bounds.
+The checkpoint from which to resume is fetched before a start unless it is present and complete. Copies of jobs that now
+run elsewhere are kept for their return, within bounds.
 
 For a folder of an object store the server gives this machine short-lived credentials for one job's folder
 (`walras.storage.checkpoint_store`) where the cluster file says so; otherwise the machine's own environment counts. They
 are kept only in memory. A transfer may take longer than they are valid: new ones are requested at half of their
 validity, and while the old ones are valid, a server that does not answer stops nothing.
 
-Uploads of an attempt's committed checkpoints to the store, concurrent with its training.
-
-The newest commit counts: one that waits while another is sent is replaced by a newer one. Once the attempt is to end,
-the newest does not even wait for the upload in progress; after a hint that it may end, one does not. A commit is
-reported only once the store has it. Chunks that the store has already are not sent again, so an interrupted transfer
-continues.
+Committed checkpoints are uploaded while their attempt trains. The newest commit counts: one that waits while another is
+sent is replaced by a newer one. Once the attempt is to end, the newest does not even wait for the upload in progress;
+after a hint that it may end, one does not. A commit is reported only once the store has it. Chunks that the store has
+already are not sent again, so an interrupted transfer continues.
 """
 
 import asyncio

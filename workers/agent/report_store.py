@@ -1,16 +1,13 @@
 """The agent's durable memory: its attempts, and the reports that the server has not acknowledged.
 
 It is an SQLite database in the agent's state folder with synchronous writes. One agent uses a folder at a time. Only
-the newest progress is kept, in memory.
+the newest progress of each attempt is kept, in memory.
 
 Writes wait in memory, in their order, until `flush` makes all of them durable in one transaction; reads see them as if
 they had been made. That is safe because each of them can be recovered from the supervisors' journals, or concerns
 nothing that runs. A report is durable before it is sent, unless the disk is full. A start must be durable before it
-happens, so none happens while `AgentStore.problem` is not empty.
-
-The agent's reports to its server: durable ones in their order, and the newest progress of each attempt.
-
-Writes that a full disk refuses are tried again with later calls, ever more rarely.
+happens, so none happens while `AgentStore.problem` is not empty. Writes that a full disk refuses are tried again with
+later calls, ever more rarely.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Bookings in effect: machines are cleared when a booking begins, its project's jobs run there, and they return.
+"""Bookings: which machines one can have, and how these are cleared, used by its project's jobs, and given back.
 
 Before a booking begins, jobs that it excludes, that may be stopped and that do not end by themselves in time are asked
 to leave its machines, as long before as that takes (`bookings.leaves_at`). While it lasts its machines are BOOKED: they
@@ -10,9 +10,8 @@ job.
 A booked machine that is lost, or leaves, is replaced by the machine of its type that can be empty soonest. Jobs whose
 owners do not let them be stopped are never stopped for a booking; bookings that would need it are refused.
 
-Which machines a booking gets, whether it can be honoured, and which jobs are in its way; used before booking.
-
-Only machines of owned pools can be booked: rented ones come and go with their price. A machine is open to a booking if
+Before booking, this module finds the machines, whether the booking can be honoured, and which jobs are in its way. Only
+machines of owned pools can be booked: rented ones come and go with their price. A machine is open to a booking if
 nothing else is booked on it in that period and all jobs that run there will be gone when it begins: they end, or may be
 stopped. A job that may be stopped loses at most its unsaved work. Among open machines those come first on which no job
 loses work, then those that are empty soonest.

@@ -1,19 +1,17 @@
 """Jobs with a deadline and no stated value: by their slack they hold spot machines, on-demand machines or none.
 
-The rule is in `optimizer.planning.slack_policy`; elastic jobs also choose the cheapest gang size.
-The choice is repeated every `WATCH_S` seconds, and when the market reclaims or refuses a machine; for an elastic job
-also when a price or its gang's speed changes. Whether spot machines are available is learnt by requesting one, and only
-where one would be held. A job on demand stays there until the spot machine is ready. Owned machines, and those that
-other jobs pay for, are used where the policy gives them; a job that would have to leave these is left to
-`handlers/deadlines.py`, as is one without a cheaper spot pool.
+The rule is in `optimizer.planning.slack_policy`; elastic jobs also choose the cheapest gang size. The choice is
+repeated every `WATCH_S` seconds, and when the market reclaims or refuses a machine; for an elastic job also when a
+price or its gang's speed changes. Whether spot machines are available is learnt by requesting one, and only where one
+would be held. A job on demand stays there until the spot machine is ready. Owned machines, and those that other jobs
+pay for, are used where the policy gives them; a job that would have to leave these is left to `handlers/deadlines.py`,
+as is one without a cheaper spot pool.
 
-Offers among which a job that spends its slack chooses: one for each size of its gang.
-
-An offer has an on-demand pool where the job would end in time with a gang of that size, and spot pools with machines
-about as fast. The cost until the job's end is the cost-to-go of its slack (`optimizer.planning.slack_policy`),
-revocations, gaps and restarts included, as if it kept that size. The size is chosen again at every look, so the least
-of these costs is an upper estimate of what the job will cost, and the deadline is never missed by it. A rigid job has
-one offer.
+A job chooses among offers, one for each size of its gang. An offer has an on-demand pool where the job would end in
+time with a gang of that size, and spot pools with machines about as fast. The cost until the job's end is the
+cost-to-go of its slack (`optimizer.planning.slack_policy`), revocations, gaps and restarts included, as if it kept that
+size. The size is chosen again at every look, so the least of these costs is an upper estimate of what the job will
+cost, and the deadline is never missed by it. A rigid job has one offer.
 """
 
 from dataclasses import dataclass, field, replace

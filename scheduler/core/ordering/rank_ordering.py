@@ -4,10 +4,9 @@ The key of a waiting job changes only at round ends; the key of a running job ch
 another job wants its place. Jobs of equal rank do not preempt each other: the first column of the policy's key decides
 which job outranks which. `LedgerOrderFacts` is what the policy may read of the jobs.
 
-Keys of an order policy that runs in another process: asked for in batches, and known as it last answered.
-
-Jobs without a key are asked about as soon as nothing else is under way, all of them at the end of a round. Until the
-answer a job without a key comes last in its priority class, by submission; so a place is never left free for one.
+An order policy in another process is asked for keys in batches, and they stand as it last answered. Jobs without a key
+are asked about as soon as nothing else is under way, all of them at the end of a round. Until the answer a job without
+a key comes last in its priority class, by submission; so a place is never left free for one.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,11 +1,12 @@
-"""The machines: free accelerators, which job holds what, and where a gang fits without stopping any job.
+"""The machines: free accelerators, which job holds what, where a gang fits, and what speaks against a machine.
 
-`Fleet.find` is the search for a free place; it runs at every event. The machines of a pool are kept in buckets by their
-number of free accelerators (heaps with lazy deletion), so the cost of a search grows with the size of a machine, not of
-the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in `placement/search.py`.
+`Fleet.find` is the search for a place without stopping any job; it runs at every event. The machines of a pool are kept
+in buckets by their number of free accelerators (heaps with lazy deletion), so the cost of a search grows with the size
+of a machine, not of the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in
+`placement/search.py`.
 
-What speaks against a machine: failures of jobs that are evidence, faults of its devices, and what follows in time;
-`handlers/quarantine.py` acts on it.
+Kept beside is what speaks against a machine: failures of jobs that are evidence, faults of its devices, and what
+follows in time; `handlers/quarantine.py` acts on it.
 """
 
 from collections import defaultdict, deque

@@ -7,11 +7,9 @@ Classes make large problems small (equal jobs are solved as one) and events chea
 jobs. A *resource shape* is coarser: classes of one shape take the same accelerators, processors and memory on every
 pool, so their jobs compete for a place on equal terms, whatever their speed.
 
-The gangs over several pools that are listed for a job.
-
-Any accelerators of the pools would make one, and there are far too many sets of them. Listed are at most `GANGS_MAX`:
-those over the fewest pools first, because each link costs, and of these the fastest first. Large gangs are cut into an
-eighth at the smallest, or into all that a pool has.
+Any accelerators of several pools would make a gang, and there are far too many sets of them. Listed for a job are at
+most `GANGS_MAX`: those over the fewest pools first, because each link costs, and of these the fastest first. Large
+gangs are cut into an eighth at the smallest, or into all that a pool has.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

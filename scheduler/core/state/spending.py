@@ -1,13 +1,11 @@
-"""Money being spent, by account: the cluster, each project, and each user and job with a budget of its own.
+"""Money and hours being spent, by account: the cluster, each project, and each user and job with its own budget.
+
+An account is a sum until an instant, and a rate since then: starts, ends and prices change the rate, so accounting
+costs only what changed. Budgets in hours, of groups, or with other periods have accounts too.
 
 A job pays for its part of the machines that it holds, and uses hours of them. The cluster's account pays rented
 machines whole, used or not, and owned machines for their use. This module meters and decides which jobs may start;
 `handlers/budgets.py` acts on the accounts.
-
-Accounts of money or hours: a sum until an instant, and a rate since then.
-
-Starts, ends and prices change the rate, so accounting costs only what changed. Budgets in hours, of groups, or with
-other periods have accounts too.
 """
 
 from collections.abc import Iterable, Iterator

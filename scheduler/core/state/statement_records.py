@@ -1,7 +1,6 @@
 """How what users state of their jobs compares with what became of these: records of lengths and weights, by user.
 
-**Lengths.** How users' stated job lengths compare with true ones, and the factor by which later statements are
-corrected.
+**Lengths.** The factor by which later statements of length are corrected:
 
     said_g = sum_i a_i log r_i / sum_i a_i        factor_g = exp(said_g (n / (n + 1) + 1 / sqrt(n + 1)))
 
@@ -17,7 +16,7 @@ error: the mean itself, which is how far statements are off, over the root of th
 beyond the mean, the more the larger that is: what a user gained before there was a record is paid back by the next
 jobs. The first jobs of a user, until they exceed what they state, are planned by it: that gain is bounded by them.
 
-**Weights.** The weight that each user usually states, so that a plan can see which of the user's own jobs matter more.
+**Weights.** The weight that each user usually states, so that a plan can see which of the user's own jobs matter more:
 
     log usual_g = (sum_i a_i log w_i) / (sum_i a_i)
 

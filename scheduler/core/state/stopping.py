@@ -4,12 +4,11 @@ Cancellation, a hold, the job's own limits and budgets, and the loss of its mach
 for others' benefit and asks `may_be_stopped`; `attempt_lifecycle.ask_to_leave` is the one way to carry it out. Which of
 the jobs that may be stopped has to leave is a matter of classes, arrears, ranks and values (`ordering/`).
 
-Which running jobs would lose their work if they were stopped: they keep their places until they end.
-
-A job that has not been seen to save its work (`JobRequest.unproven`) is assumed to save nothing. It may be stopped for
-others' benefit only while it is young: its ranks have been up for at most the restart cost of its kind, so that the
-loss is of the size of any move's cost, and only once. From then on its place is fixed: only its end, people, limits
-that its owner set, and the loss of its machines end it.
+A running job that would lose its work keeps its place until it ends. One that has not been seen to save its work
+(`JobRequest.unproven`) is assumed to save nothing. It may be stopped for others' benefit only while it is young: its
+ranks have been up for at most the restart cost of its kind, so that the loss is of the size of any move's cost, and
+only once. From then on its place is fixed: only its end, people, limits that its owner set, and the loss of its
+machines end it.
 
 A job on a private machine, from which no checkpoint reaches another machine, keeps its place from its start.
 

@@ -4,13 +4,12 @@ Several sources may know a speed; the best one is used (measured, declared, meas
 measured speed is published again only when the median of the newest samples leaves a band around the published one,
 since each publication may cause a solve. `cycle/profiling_leases.py` decides what to measure.
 
-Speeds of a program that several projects run: measured by one, they stand for the kinds of the others.
-
-A *program* is the code that the machines get with its command and environment (`walras.spec.spec_request.program_of`).
-A cell that another project measured in several reports stands until the own project has measured it. It is scaled by
-what both measured elsewhere, and clipped to what data sheets allow beside the other cells of the kind; a type without a
-data sheet takes none. So false reports move jobs of another project by less than data sheets differ, once it measured
-or declared a speed of the kind. Until then the cell counts as unmeasured, and its first job corrects it.
+Speeds of a program that one project measured stand for the kinds of others that run it. A *program* is the code that
+the machines get with its command and environment (`walras.spec.spec_request.program_of`). A cell that another project
+measured in several reports stands until the own project has measured it. It is scaled by what both measured elsewhere,
+and clipped to what data sheets allow beside the other cells of the kind; a type without a data sheet takes none. So
+false reports move jobs of another project by less than data sheets differ, once it measured or declared a speed of the
+kind. Until then the cell counts as unmeasured, and its first job corrects it.
 """
 
 from collections import deque

@@ -5,10 +5,9 @@ on it: it is lost, or it is silent and everything granted there has ended. A mac
 does a rented one that is still a member, which its provider has to give back. Attempts, charges and the journal keep
 what the machine did. Should it return after all, it joins anew by the join token.
 
-The overview of the cluster, once (`GET /overview`) and as a stream of changes (`GET /overview/events`); and the web
-page in front of the table: its files, sign-in and sign-out, which need no token.
-
-Endpoints about the policy: which one is in force, which ones were, and another one in its place.
+The overview of the cluster is answered once (`GET /overview`) and as a stream of changes (`GET /overview/events`). The
+web page in front of the table has its files, sign-in and sign-out, which need no token. The endpoints of the policy
+tell which one is in force and which ones were, and put another one in its place.
 """
 
 import contextlib

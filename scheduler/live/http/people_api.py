@@ -5,9 +5,8 @@ projects, and sets caps below the operator's own. Only administrators make admin
 be replaced. Weights, guarantees and limits between projects are set by administrators. A change is a JSON merge patch.
 
 Users add, list, test and remove the addresses to which their notifications are sent, and see no others. An address is a
-secret: answers and audit rows show only its host, or the kind of its service.
-
-The audit has a row for each change: administrators see all rows, operators those of their projects.
+secret: answers and audit rows show only its host, or the kind of its service. The audit has a row for each change:
+administrators see all rows, operators those of their projects.
 """
 
 import json

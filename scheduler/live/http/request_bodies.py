@@ -5,9 +5,8 @@ loop, where its worst costs milliseconds. Any other is read in a worker process,
 what it found comes back in pieces, between which the loop runs. Holders take turns; machines have a worker of their
 own. A *reader* is a function that a worker can import: it takes the bytes, and returns a message, a list or plain data.
 
-Bounds the requests that the server has under way: those that it works on, and those whose bodies still come.
-
-Nobody can make a body come faster, so a coming body does not count among the requests that are worked on.
+The requests under way are bounded: those that the server works on, and those whose bodies still come. Nobody can make a
+body come faster, so a coming body does not count among the requests that are worked on.
 """
 
 import asyncio

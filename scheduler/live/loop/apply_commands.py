@@ -1,9 +1,8 @@
 """Applies each command of the core to the live state: rows change, agents get messages, effects follow the commit.
 
-Nothing here decides who runs where. It adds only what the core does not know: what ranks are started with, and that an
-attempt which is over on one machine must be stopped on all others.
-
-Commands of the core about attempts, as messages to the agents of their machines: prepare, start, save, stop.
+Commands about attempts become messages to the agents of their machines: prepare, start, save, stop. Nothing here
+decides who runs where. It adds only what the core does not know: what ranks are started with, and that an attempt which
+is over on one machine must be stopped on all others.
 """
 
 import json

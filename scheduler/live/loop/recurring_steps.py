@@ -8,7 +8,7 @@ A month begins by wall time: then its charges are closed, and the core learns th
 What one more accelerator of each pool is worth by the plan in force is recorded in the policy's own unit, and beside it
 what that accelerator would gain the jobs in USD per hour, by what they state an hour of theirs is worth
 (`value_usd_per_h`, or the default of the policy's rules), computed with each plan
-(`optimizer/renting/next_accelerator.py`).
+(`optimizer.renting.usd_certificate`).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What the server expects of a provider besides `CloudProvider`: how it is built, watched, and closed.
+"""The providers of the live server: what it expects of them besides `CloudProvider`, and those that it knows.
 
 `CloudProvider` (scheduler/providers/provider.py) says how machines are rented; simulated clouds have it too. A provider
 of the live server is a `LiveProvider`: it also knows its pools, learns where the server listens, and lives as long as
@@ -6,12 +6,10 @@ the server. More protocols are optional: `PricedProvider` if its prices move, `Q
 a queue, `RevocableProvider` if it can take machines away for a drill, `GrowingProvider` if pools can be added while the
 server runs, `RegionalProvider` if it is one of several, each for the pools of one region.
 
-The providers that this server knows, by the name that a pool gives (`provider: aws`).
-
-A provider is one entry of `PROVIDERS`: the function that builds it from the cluster file. Its settings are a section of
-that file (walras/spec/cluster_file.py). Nothing else in the server names a provider: main.py attaches, watches and
-closes all of them alike, and `walras cloud prices --market` asks those whose prices move. docs/how-to/add-a-provider.md
-shows how to add one.
+A provider is one entry of `PROVIDERS`, by the name that a pool gives (`provider: aws`): the function that builds it
+from the cluster file. Its settings are a section of that file (walras/spec/cluster_file.py). Nothing else in the server
+names a provider: main.py attaches, watches and closes all of them alike, and `walras cloud prices --market` asks those
+whose prices move. docs/how-to/add-a-provider.md shows how to add one.
 """
 
 import asyncio

@@ -1,11 +1,9 @@
 """How a rented machine becomes a node: the agent's command line, and the user-data of an EC2 instance.
 
-The pool says what the machine is; secrets come in files, never on a command line.
-
-At its first boot an EC2 instance joins this cluster or terminates itself. The script is equal, byte for byte, for the
-same request, or EC2 would refuse to repeat a launch. Its enrolment token admits machines of this request only, and for
-a short time. A machine that is not admitted in time shuts down, which terminates the instance: even if the server is
-gone, no instance is left behind.
+The pool says what the machine is; secrets come in files, never on a command line. At its first boot an EC2 instance
+joins this cluster or terminates itself. The script is equal, byte for byte, for the same request, or EC2 would refuse
+to repeat a launch. Its enrolment token admits machines of this request only, and for a short time. A machine that is
+not admitted in time shuts down, which terminates the instance: even if the server is gone, no instance is left behind.
 
 It installs this release, packed as a wheel from the server's own installation: a name on a package index belongs to
 whoever registered it first, so nothing of Walras is fetched from an index. Machines fetch the wheel from the server

@@ -1,19 +1,18 @@
-"""Provisions rented machines: carries out the core's Rent and ReleaseNode, and reconciles providers' lists with the
-state.
+"""Provisions rented machines, and declares pools anew when providers report other prices or waits.
 
-A request is in the store before the provider is called; the provider does nothing twice for one token.
+Provisioning carries out the core's Rent and ReleaseNode. A request is in the store before the provider is called; the
+provider does nothing twice for one token.
 
-The janitor compares both sides periodically. It reports requests whose machines did not come up in time as failed. It
-gives back machines that a provider lists for this cluster and that answer no open request, that were given back before,
-or that are more than were asked for. It declares machines lost that the state has and the provider does not list,
-whether they joined or not. It concludes nothing from a provider that does not answer, and asks that one less often.
+The janitor compares providers' lists with the state periodically. It reports requests whose machines did not come up in
+time as failed. It gives back machines that a provider lists for this cluster and that answer no open request, that were
+given back before, or that are more than were asked for. It declares machines lost that the state has and the provider
+does not list, whether they joined or not. It concludes nothing from a provider that does not answer, and asks that one
+less often.
 
-What providers report of their pools over time: market prices, and how long machines wait in a queue.
-
-A pool is declared again when its price or its waits change; all that depends on them (what to rent, what use costs from
-then on, whether a machine would still be of use, when a deadline forces a job elsewhere, when a request has hung)
-follows from the declaration. A pool's `boot` in the cluster file is the time that a machine takes once the provider
-starts it, to which the wait is added.
+A pool is declared again when its market price changes, or how long its machines wait in a queue; all that depends on
+them (what to rent, what use costs from then on, whether a machine would still be of use, when a deadline forces a job
+elsewhere, when a request has hung) follows from the declaration. A pool's `boot` in the cluster file is the time that a
+machine takes once the provider starts it, to which the wait is added.
 
 For rehearsals and tests, a script takes the place of a market: its steps are those of the cluster file (`market`), in
 seconds after the server was ready, which declare a pool with another price, or revoke its machines with or without a

@@ -9,11 +9,9 @@ notice; so it does when somebody cancels or preempts the job. Once Slurm does no
 machine is gone. A job that Slurm requeues becomes another machine: the former is lost, and the new one answers no
 request, because the server requests again what it still wants. So nothing is requeued for ever.
 
-Slurm's commands as calls: bounded in time and output, with every failure as a `ProviderProblem` of a kind.
-
-`sbatch`, `squeue` and `scancel` are the stable interface of every release, so only these are used. The output of
-`squeue` is text of fixed columns; a row that cannot be parsed is left out, and a listing of implausible length is
-refused.
+Slurm's commands are calls bounded in time and output, with every failure as a `ProviderProblem` of a kind. `sbatch`,
+`squeue` and `scancel` are the stable interface of every release, so only these are used. The output of `squeue` is text
+of fixed columns; a row that cannot be parsed is left out, and a listing of implausible length is refused.
 """
 
 import asyncio

@@ -6,10 +6,9 @@ because ranks may be alive; the join token proves nothing about ranks. A copy of
 original by the machine's boot: while one of them is heard, the other is refused. An agent that belongs to another
 cluster, or knows another incarnation of this one's database, is told both ids and gets nothing.
 
-Machines with accelerators of several types: one agent, and a node for each type (`walras.cluster`).
-
-People name the machine, and what they ask then holds for all its parts. The name belongs to one agent as a whole: while
-ranks may be alive on any part of a machine, no other agent gets another part, nor a machine of that very name.
+A machine with accelerators of several types has one agent, and a node for each type (`walras.cluster`). People name the
+machine, and what they ask then holds for all its parts. The name belongs to one agent as a whole: while ranks may be
+alive on any part of a machine, no other agent gets another part, nor a machine of that very name.
 """
 
 import logging

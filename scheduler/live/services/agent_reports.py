@@ -10,12 +10,11 @@ they know. An attempt of a job in the tables, with a higher number than theirs, 
 checkpoint is the newest one, and if it finished, the job has finished: such a job is held, and its detail says why, so
 that people decide.
 
-Compares the attempts that an agent reports on its machine with those that the tables expect there.
-
-An expected attempt that is not there has ended unnoticed, unless its start is still on its way. An attempt that is
-there and not expected is fenced. After a restore the tables are older than the world: no machine in them gets anything
-new until all of them have reported what they run and ran, or their leases have run out. Attempts that still run and are
-known continue, reports are sent again, and numbers that were given out after the backup are skipped.
+The attempts that an agent reports on its machine are compared with those that the tables expect there. An expected
+attempt that is not there has ended unnoticed, unless its start is still on its way. An attempt that is there and not
+expected is fenced. After a restore the tables are older than the world: no machine in them gets anything new until all
+of them have reported what they run and ran, or their leases have run out. Attempts that still run and are known
+continue, reports are sent again, and numbers that were given out after the backup are skipped.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Validates submitted specs and admits them as jobs.
+"""Validates submitted specs and admits them as jobs, or answers dry runs of them.
 
 A batch may name its own jobs in `depends_on`. A cycle is an error of the jobs on it (and of those that need them); the
 others are admitted. A job whose spec is refused leaves no trace. Answers to idempotency keys are remembered here.
@@ -6,10 +6,9 @@ others are admitted. A job whose spec is refused leaves no trace. Answers to ide
 What a spec does not state gets a default of the job's project, else of Walras, which never exceeds a cap of the owner;
 a stated value beyond a cap is refused. Every answer about the job names the defaults that it got (`DefaultView`).
 
-The answer to a dry run of a job: its configurations with speeds and prices, and whether it would start at once.
-
-A dry run has the job in the core's ledger while it asks, and stores nothing: whether a place is free, and why the job
-would wait, is what the scheduler itself finds. The configuration that it names is the arrival rule's.
+The answer to a dry run has the job's configurations with speeds and prices, and whether it would start at once. A dry
+run has the job in the core's ledger while it asks, and stores nothing: whether a place is free, and why the job would
+wait, is what the scheduler itself finds. The configuration that it names is the arrival rule's.
 """
 
 import hashlib

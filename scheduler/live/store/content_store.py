@@ -1,16 +1,14 @@
-"""The server's own store of content: chunks and trees by their hashes, in files.
+"""The server's own store of content: chunks and trees by their hashes, in files, and who holds what of it.
 
 DIR/content/ab/abcd... holds the bytes of a chunk. A tree is stored like a chunk, under the hash of its canonical JSON,
 and only once all its chunks are there and durable: every tree in the store is complete. A sweep deletes what no tree in
 use needs and what is old enough not to belong to an upload under way. Whoever sends content holds it, and learns only
-of content of its projects. All calls block on the disk: the server makes them in threads.
-
-Who holds what of the content store.
+of content of its projects.
 
 Beside the content NAME stand its holders in NAME.by: a line of JSON for each, [holder, projects]. Content without
 holders was sent to an older release. Bytes count in full for each of their holders, of a small piece 32 KiB. The most
 is what the disk has left beside the database and what is held, so a holder may have as much as it leaves free
-(`scheduler.live.holder_shares`). All calls block on the disk.
+(`scheduler.live.holder_shares`). All calls block on the disk: the server makes them in threads.
 """
 
 import contextlib

@@ -1,27 +1,26 @@
-"""The store in PostgreSQL: the leader's connection for writing, and connections of threads for reading.
+"""The store in PostgreSQL, for one leading server and its standbys.
 
-Commits go over the one connection that holds the leadership, each with a check that the journal is
-where the last one left it: what another server wrote meanwhile is never overwritten, and a commit whose answer was lost
-is not made twice. Files (logs, code, keys) stay in the data folder, which all servers of a cluster share.
+Three parts: the store, with the leader's connection for writing and connections of threads for reading; a connection
+that takes the stores' statements; and the leadership. Commits go over the one connection that holds the leadership,
+each with a check that the journal is where the last one left it: what another server wrote meanwhile is never
+overwritten, and a commit whose answer was lost is not made twice. Files (logs, code, keys) stay in the data folder,
+which all servers of a cluster share.
 
 The tables are derived from those in SQLite, so that one list of migrations (`migrations.py`) serves both. It is applied
 to an empty SQLite database in memory, whose columns, keys, indexes and append-only tables are then made in PostgreSQL;
 tables of an older version get what they lack. The names of the migrations are kept, so that a server of an older
 version refuses a database that a newer one has changed.
 
-A connection to PostgreSQL that takes the stores' statements: it translates them, and classifies failures.
+A connection translates the stores' statements, and classifies failures. A failure that may pass (a full disk, a
+read-only or slow server, one that is starting) is `StoreUnavailable`: nothing of the transaction was written. A
+connection that broke is `ConnectionLost`: this side does not know whether the transaction under way was written.
+Messages never contain passwords.
 
-A failure that may pass (a full disk, a read-only or slow server, one that is starting) is `StoreUnavailable`: nothing
-of the transaction was written. A connection that broke is `ConnectionLost`: this side does not know whether the
-transaction under way was written. Messages never contain passwords.
-
-One server leads, others stand by: the leader holds an advisory lock of the database and renews a row.
-
-The lock belongs to the connection that writes: when the leader dies, its connection ends and the lock is free at once.
-A leader that is stopped or cut off keeps its connection, so it also renews a row every two seconds. A standby that sees
-it unrenewed for `LEASE_S` terminates that connection. From then on the old leader can write nothing: it never opens
-another one, notices this within two seconds of running again, and ends. In addition each commit checks that the journal
-is where the leader's own last commit left it.
+The leader holds an advisory lock of the database and renews a row. The lock belongs to the connection that writes: when
+the leader dies, its connection ends and the lock is free at once. A leader that is stopped or cut off keeps its
+connection, so it also renews a row every two seconds. A standby that sees it unrenewed for `LEASE_S` terminates that
+connection. From then on the old leader can write nothing: it never opens another one, notices this within two seconds
+of running again, and ends.
 
 A leader whose event loop or writer hangs would renew for ever, because renewing takes a thread of its own. So the loop
 tells of its turns (`note_turn`), and without one for `_HUNG_S` the process writes the stacks of its threads and ends.

@@ -3,10 +3,9 @@
 By job, the ledger of money has after years as many keys as there were jobs. So in sums of it only the most expensive
 keys get sums of their own, and those that the caller names because they have open charges; the others are one sum.
 
-What a page of jobs asks the database: filters, an order, and where the previous page ended.
-
-The order is always total: jobs that are equal in the column asked for come newest first. A cursor names the last job of
-a page with its value in that column: pages neither skip nor repeat a job, however many are submitted meanwhile.
+A page of jobs has filters, an order, and a cursor. The order is always total: jobs that are equal in the column asked
+for come newest first. A cursor names the last job of a page with its value in that column: pages neither skip nor
+repeat a job, however many are submitted meanwhile.
 
 How long the server was away is told by what its machine's clocks last showed, and not by wall time alone:
 

@@ -1,11 +1,8 @@
 """The store in one SQLite file: write-ahead log, synchronous commits, one writing connection, read-only readers.
 
-A file lock refuses a second server on the same folder.
-
-Opens the database of a data folder: checks that it is there and whole, and migrates it after making a copy.
-
-A folder that has keys but no database has lost it: to continue would begin a new cluster under old names, so that is
-done only when asked for. Every start looks for damage, for a bounded time.
+Opening it checks that the database is there and whole, and migrates it after making a copy. Every start looks for
+damage, for a bounded time. A folder that has keys but no database has lost it: to continue would begin a new cluster
+under old names, so that is done only when asked for. A file lock refuses a second server on the same folder.
 """
 
 import fcntl

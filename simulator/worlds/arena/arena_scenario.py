@@ -15,11 +15,10 @@ could change a decision.
 First come, first served has a queue for each type. Every job keeps the type and the gang that it requested, and no job
 is preempted or moved. Waiting jobs are tried only in rounds in which a job has ended.
 
-Arena's table of places: speed of a model with a batch on a number of machines of a type, under the best known plan.
-
-CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`, `seconds_per_iteration` (of
-the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which no job may use;
-`absent` (not measured), for which the simulator has the following rules:
+Arena's table of places has the speed of a model with a batch on a number of machines of a type, under the best known
+plan. It is CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`,
+`seconds_per_iteration` (of the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a
+round), which no job may use; `absent` (not measured), for which the simulator has the following rules:
 
 * A place that is not the best of its size has the throughput of the best one, less a tenth for each halving of the
 accelerators per machine.

@@ -1,11 +1,8 @@
 """Gavel's policies without an optimisation program: isolated, AlloX, Gandiva, and three kinds of FIFO.
 
-`fifo` has the defect of Gavel's code (see `GavelFifo`).
-
-The interface of Gavel's policies: matrices of jobs by types in, time shares of jobs and of pairs out.
-
-The core runs them as share policies. Their shares are not rounded, because noise of 1e-9 decides which jobs get
-leftover accelerators.
+Gavel's policies map matrices of jobs by types to time shares of jobs and of pairs; the core runs them as share
+policies. Their shares are not rounded, because noise of 1e-9 decides which jobs get leftover accelerators. `fifo` has
+the defect of Gavel's code (see `GavelFifo`).
 """
 
 from abc import ABC, abstractmethod

@@ -5,7 +5,7 @@ Water filling (without entities) raises the lowest jobs, freezes those that cann
 program finds the jobs that can rise, where Gavel uses a mixed-integer one. The answers are the same but for ties: the
 mean of points in which single jobs rise is a point in which all of them do.
 
-The polytope of shares over which Gavel's programs optimise, in conic form for an interior-point solver.
+All programs optimise over one polytope of shares, in conic form for an interior-point solver:
 
     X >= 0;  accelerators of each type: sum s X <= N;  time of each job: sum X <= 1
 

@@ -1,15 +1,13 @@
 """Shockwave's simulator as a scenario: under those of its policies that need no special solver, or under Walras's.
 
-Our plan policies see the work that a job has left at its present batch; later batches are unknown.
-
 Its rounds are in lockstep; starts cost steps, and jobs change their batch size. A job that has no step left after a
-change of batch stays active until it has been without work for five rounds in a row.
+change of batch stays active until it has been without work for five rounds in a row. Our plan policies see the work
+that a job has left at its present batch; later batches are unknown.
 
-Jobs that change their batch size while they train: the rules, the step counters, and finish-time fairness.
-
-There are two rules. Accordion uses the largest batch, except in the critical epochs of its network. The gradient noise
-scale doubles the batch at each of the profiled epochs. A job requests a change at the end of a round in which it ran,
-and makes it at the end of the next one. Steps are counted at the current batch, so a change converts the counter.
+Two rules change the batch size. Accordion uses the largest batch, except in the critical epochs of its network. The
+gradient noise scale doubles the batch at each of the profiled epochs. A job requests a change at the end of a round in
+which it ran, and makes it at the end of the next one. Steps are counted at the current batch, so a change converts the
+counter.
 
 Shockwave reports finish-time fairness as completion time relative to that on a private share of the cluster:
 
