@@ -100,7 +100,7 @@ def test_the_skypilot_task_and_the_job_file_ask_for_the_same(
     task, job = code_blocks("skypilot", "yaml")
     read = spec_of(tmp_path / "resnet.yaml", task, skypilot=True)
     notes = [line for line in capsys.readouterr().err.splitlines() if "resnet.yaml" in line]
-    assert [re.search(r"resources\.\w+", line).group() for line in notes] == ["resources.use_spot"]  # type: ignore[union-attr]
+    assert [re.search(r"resources\.\w+", line).group() for line in notes] == ["resources.disk_size"]  # type: ignore[union-attr]
     ours = spec_of(tmp_path / "resnet-job.yaml", job)
     assert needs(read) == needs(ours)
     assert read.resources.accelerators == ours.resources.accelerators

@@ -122,7 +122,7 @@ class Rental:
     #: Price per useful hour of an accelerator that would have to be fetched, minimum billing included (p,); empty where
     #: no program decided the counts.
     fetched_usd_per_h: FloatArray = field(default_factory=_empty_array)
-    #: What one more accelerator-hour below each limit of an entity would gain, USD (`rental_limits.entity_limits`)
+    #: What one more accelerator-hour below each limit of an entity would gain, USD (`limit_rows.entity_limits`)
     #: (m,).
     limit_prices: FloatArray = field(default_factory=_empty_array)
     #: What solved the divisible optimum: "cvxpy/highs" or "highs"; empty where nothing was solved.
