@@ -1,10 +1,10 @@
 """Places kept for jobs that cannot start yet: places that preempted jobs are leaving, and backfill reservations.
 
-What is free on a reserved machine is held in the job's name at once; what becomes free there goes to the oldest
-reservation first. A backfill reservation may lend what it holds to jobs that end, or can be stopped, before it needs
-the place (EASY backfill); once only borrowers of its class or below keep a job from its start, they are asked to
-leave. So a freed place cannot be taken from the job it was freed for, and a gang cannot starve behind a stream of small
-jobs of its class.
+What is free on a reserved machine is held in the job's name at once; what becomes free there goes to the reservation
+of the highest class first, then to the oldest. A backfill reservation may lend what it holds to jobs of a higher class,
+and to those that end, or can be stopped, before it needs the place (EASY backfill); once only borrowers of its class or
+below keep a job from its start, they are asked to leave. So a freed place cannot be taken from the job it was freed
+for, and a gang cannot starve behind a stream of small jobs of its class.
 `free_capacity_bound` bounds what may start on a pool, so that backfill skips queues that cannot fit.
 """
 
@@ -63,10 +63,13 @@ def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
 
 
 def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
-    """Offers what is free on the machine to reservations, oldest first; then to the queues."""
+    """Offers what is free on the machine to reservations, those of higher classes and older ones first; then to the
+    queues.
+    """
     cycle.backlog.stale_pools.add(machine.pool)
     cycle.sharing.is_due = True
-    for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
+    jobs = cycle.ledger.jobs
+    for job_id in sorted(cycle.reserved_on.get(machine.row, ()), key=lambda each: -jobs[each].request.priority_class):
         reservation = cycle.reservations.get(job_id)
         if reservation is not None:
             _hold(cycle, reservation, machine.row)
@@ -228,11 +231,16 @@ class FreeCapacityBound(NamedTuple):
     one: float
     several: float
     lent: float
+    #: The lowest class of a reservation, which a gang of a higher one would take over; inf: of none.
+    reserved_class: float = inf
 
     def may_hold(self, queue: ShapeQueue) -> bool:
-        """Returns False only if there is certainly no place for gangs of this queue."""
+        """Returns False only if gangs of this queue have certainly no place, and no reservation to take over."""
         count = queue.count
-        return (queue.part <= self.one and count <= self.several) or count <= self.lent
+        if (queue.part <= self.one and count <= self.several) or count <= self.lent:
+            return True
+        first = queue.floor() if count > 1 and self.reserved_class < inf else None
+        return first is not None and -first[0] > self.reserved_class
 
 
 #: No bound: any queue may have to be examined.
@@ -255,4 +263,5 @@ def free_capacity_bound(cycle: Cycle, pool: int) -> FreeCapacityBound:
     if len(reserved) < cycle.policy.rules.max_reservations:
         return UNBOUNDED_CAPACITY
     lends = held and any(waits_for_non_borrowers(cycle, reservation) for reservation in reserved)
-    return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0)
+    lowest = min(cycle.ledger.jobs[each.job_id].request.priority_class for each in reserved)
+    return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0, lowest)

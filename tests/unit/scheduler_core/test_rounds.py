@@ -201,6 +201,31 @@ def test_a_borrower_of_a_higher_class_keeps_its_place() -> None:
     assert list(starts(fleet.end(J3))) == [2]
 
 
+def behind_a_reservation(*requests: JobRequest) -> FakeFleet:
+    """Job 1 runs on half of a machine, which is reserved for job 2; the others come then."""
+    fleet = shared("a")
+    for request in (job(1, "a", 2), job(2, "a", 4), *requests):
+        fleet.tell(ev.JobSubmitted(0.0, request))
+        while fleet.solves:
+            fleet.answer({job_id: {"a": 0.4} for job_id in fleet.core.ledger.jobs})
+    return fleet
+
+
+def test_what_a_lower_class_has_reserved_goes_to_a_higher_one() -> None:
+    """Also to a job that neither can be stopped nor says when it ends, which could not borrow it."""
+    for priority, starts_now in ((50, False), (80, True)):
+        request = job(3, "a", 1, priority=priority, preemptible=False, steps=None)
+        assert (J3 in behind_a_reservation(request).attempts) == starts_now
+
+
+def test_a_gang_of_a_higher_class_takes_over_the_reservation() -> None:
+    """What becomes free is collected for it, and not for the gang that reserved the place before."""
+    for priority, first in ((50, J2), (80, J3)):
+        fleet = behind_a_reservation(job(3, "a", 4, priority=priority, steps=None))
+        assert list(fleet.core.cycle.reservations) == [first]
+        assert list(starts(fleet.end(J1))) == [first]
+
+
 def limits(*of: int) -> SharesDeclared:
     return SharesDeclared(2.0, tuple(EntityShare("default", limits=(ShareLimit(FLEET, most),)) for most in of))
 
