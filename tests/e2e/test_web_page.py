@@ -370,7 +370,8 @@ def test_people_are_added_changed_and_given_tokens(serve: Serve) -> None:
         fill("Make a token", user="ada", role="user", projects="vision", days="7")
         token = wait(page, lambda: page.find_elements("id", "made-token"), "the token")[0].text
         assert token.startswith("wlr_u_")
-        page.find_element("xpath", f"//tr[td[.='{token[:10]}…'] or td[2][.='ada']]//button[text()='Revoke']").click()
+        of_token = f"//tr[td[.='{token[:10]}…'] or td[2][.='ada']]//button[text()='Revoke']"
+        wait(page, lambda: page.find_elements("xpath", of_token), "the row of the token")[0].click()
         page.find_element("css selector", "dialog[open] button.danger").click()
         until_text(page, "opens nothing")
         go(page, "report", "above that bound")
