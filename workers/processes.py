@@ -3,15 +3,13 @@
 Standard library and Linux only: used by the supervisor as well as the agent.
 """
 
-import contextlib
 import ctypes
 import errno
-import itertools
 import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 #: Every process of an attempt has this in its environment, unless it threw its environment away.
@@ -269,33 +267,3 @@ def hold_port(port: int = 0) -> socket.socket:
         holder.close()
         raise
     return holder
-
-
-#: Bytes of the kernel's tables of sockets, and open files of a process, that are read.
-_SOCKETS_MOST, _FILES_MOST = 1024 * 1024, 4096
-
-
-def listeners_among(pids: Iterable[int]) -> set[int]:
-    """Returns those of the processes that wait for connections: servers. What may not be read is none."""
-    tables = dict[str, set[str]]()
-    found = set[int]()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            network = os.readlink(f"/proc/{pid}/ns/net")
-            if network not in tables:
-                tables[network] = _listening_sockets(pid)
-            with os.scandir(f"/proc/{pid}/fd") as files:
-                opened = {os.readlink(file.path) for file in itertools.islice(files, _FILES_MOST)}
-            if opened & tables[network]:
-                found.add(pid)
-    return found
-
-
-def _listening_sockets(pid: int) -> set[str]:
-    """Returns the sockets of the process's network that accept connections, as its open files name them."""
-    found = set[str]()
-    for table, column, mark, inode in (("tcp", 3, "0A", 9), ("tcp6", 3, "0A", 9), ("unix", 3, "00010000", 6)):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}", "rb") as file:
-            rows = [row.split() for row in file.read(_SOCKETS_MOST).decode(errors="replace").splitlines()]
-            found |= {f"socket:[{row[inode]}]" for row in rows if len(row) > inode and row[column] == mark}
-    return found

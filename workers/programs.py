@@ -21,7 +21,6 @@ loader and compile workers get no signal. More rules:
 * So does what handles it, if a shell runs it in the background beside another program, in the foreground, that saves:
   it ignores SIGINT or SIGQUIT, and is older than that; so does what runs beside the one in the background for which
   alone the shell waits. Late, it gets the signal.
-* And so does what waits for connections, whatever started it beside a younger program that saves: a server.
 * What a program leaves that handles the signal is a program as well. If that one may have passed the signal on, by its
   text, it waits half of the remaining time; if it handles the signal no longer, it has had it.
 * Where nothing else is found, the first process itself is the program.
@@ -351,8 +350,6 @@ class ProcessFacts:
     image: tuple[int, int] = (0, 0)
     #: Clock ticks after boot.
     start_ticks: int = 0
-    #: Whether it waits for connections; known of what saves beside others.
-    listens: bool = False
 
     @property
     def started(self) -> tuple[int, int]:
@@ -414,9 +411,6 @@ def read_processes(pids: Iterable[int]) -> dict[int, ProcessFacts]:
     for pid, facts in known.items():
         if facts.is_shell and not facts.handles_term and not facts.cleans_up and children[pid] > 1:
             known[pid] = replace(facts, text=term_trap(shell_text(pid, facts.words)))
-    savers = [pid for pid, facts in known.items() if facts.saves and not facts.is_shell]
-    for pid in processes.listeners_among(savers) if len(savers) > 1 else ():
-        known[pid] = replace(known[pid], listens=True)
     return known
 
 
@@ -567,9 +561,7 @@ def _found_at(
     ranks = [] if facts.has_rank or facts.is_shell else [child for child in own if child.has_rank]
     only_runs_others = facts.is_looked_through and (facts.is_shell or bool(own))
     if facts.pid in clients or not (ranks or only_runs_others):
-        told = [] if facts.handles_term else own
-        aside = _servers_aside(told, at)
-        below = [each for child in told for each in _put_aside(child, at.get(child.pid, []), aside)]
+        below = [each for child in own for each in at.get(child.pid, []) if not facts.handles_term]
         handlers = [each for each in below if each.facts.handles_term and not each.facts.is_runtime]
         if handlers and facts.pid not in clients:
             return [*handlers, Found(facts)] if facts.command in _NEVER_END else handlers
@@ -578,8 +570,6 @@ def _found_at(
     has_trap = facts.is_shell and facts.handles_term
     found = [Found(facts, is_late=facts.cleans_up)] if has_trap or facts.cleans_up else []
     aside = _run_aside(facts, own, at, clients) if facts.is_shell else {}
-    if facts.is_shell and not (has_trap or _awaited_child(facts, own)):
-        aside = _servers_aside(own, at) | aside
     for child in ranks or own:
         below = _put_aside(child, at.get(child.pid, []), aside)
         if has_trap and child.ignores_interrupt and not facts.ignores_interrupt:  # left to the trap
@@ -635,29 +625,6 @@ def _run_aside(
         if (child.ignores_interrupt or is_hidden) and not is_like and is_before:
             found[child.pid] = last.pid if shell else 0
     return found
-
-
-def _servers_aside(own: list[ProcessFacts], at: Mapping[int, list[Found]]) -> dict[int, int]:
-    """Returns the children that wait for connections, beside a younger one of another program that saves and does not.
-
-    Whoever started both, in the foreground or not: a driver in Python, a shell that waits for the first of them to end.
-    """
-    savers = {
-        child.pid: [each.facts for each in at.get(child.pid, []) if each.facts.saves and not each.is_aside]
-        for child in own
-    }
-    plain = [child for child in own if savers[child.pid] and not any(facts.listens for facts in savers[child.pid])]
-    if not plain:
-        return {}
-    last = max(plain, key=lambda each: each.started)
-    kinds = {facts.runs for facts in savers[last.pid]}
-    return {
-        child.pid: last.pid
-        for child in own
-        if child.started < last.started
-        and any(facts.listens for facts in savers[child.pid])
-        and kinds.isdisjoint(facts.runs for facts in savers[child.pid])
-    }
 
 
 def _awaited_child(shell: ProcessFacts | None, own: list[ProcessFacts]) -> ProcessFacts | None:

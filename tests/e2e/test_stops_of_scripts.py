@@ -10,9 +10,7 @@ from tests.support.debian_packages import unpacked
 from tests.support.stop_runs import SAVE, Run, bash, ends, said
 from tests.support.stopped_programs import (
     ASKED,
-    CONNECTS,
     HANDS_ON,
-    LISTENS,
     RAISER,
     SAVER,
     SERVER,
@@ -258,23 +256,6 @@ def test_a_pause_that_outlasts_the_grace_ends_its_shell(run: Run, tmp_path: Path
     for name, attempt in run({name: ["bash", "-c", text] for name, text in copies.items()}).items():
         assert ends({name: attempt})[name] == (1, 1, 85, None), (name, said(attempt))
         assert "copied\n" in said(attempt), name
-
-
-def test_a_server_outlives_the_save_whatever_started_both(run: Run, tmp_path: Path) -> None:
-    """A driver that waits for one of them, a shell that waits for the first or for all."""
-    (tmp_path / "listens.py").write_text(LISTENS)
-    (tmp_path / "connects.py").write_text(CONNECTS)
-    (tmp_path / "driver.py").write_text(
-        "import os, subprocess, sys, time\n"
-        "server = subprocess.Popen(['python', 'listens.py', sys.argv[1]])\n"
-        "while not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
-        "code = subprocess.run(['python', 'connects.py', sys.argv[1]]).returncode\n"
-        "server.terminate(); sys.exit(code)\n"
-    )
-    both = "python listens.py @ & until [ -e @ ]; do sleep 0.05; done; python connects.py @ &"
-    texts = {"driver": "python driver.py @", "any": f"{both} wait -n; exit $?", "all": f"{both} wait; exit 85"}
-    commands = {name: bash(text.replace("@", f"{name}.socket")) for name, text in texts.items()}
-    assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
 
 
 def test_what_runs_again_and_again_in_the_background_ends_with_the_programs(run: Run, tmp_path: Path) -> None:

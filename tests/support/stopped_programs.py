@@ -187,26 +187,6 @@ while True:
     open("answer", "w").write("saved\\n")
 """
 
-#: The same, of whoever connects to its socket, an argument; and what asks it at the signal, to save.
-LISTENS = """
-import os, signal, socket, sys
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-own = socket.socket(socket.AF_UNIX)
-own.bind(sys.argv[1] + ".new")
-own.listen()
-os.rename(sys.argv[1] + ".new", sys.argv[1])
-while True:
-    with own.accept()[0] as asked:
-        asked.sendall(b"saved\\n")
-"""
-_ASKS = """
-    import socket
-    own = socket.socket(socket.AF_UNIX)
-    own.connect(sys.argv[1])
-    sys.stdout.write(own.recv(9).decode())
-"""
-CONNECTS = SAVER.replace('\n    sys.stdout.write("saved\\n")\n', _ASKS)
-
 #: The first process of a container, which takes up orphans, and ends once nothing is left below it.
 INIT = """
 import ctypes, os, sys

@@ -19,8 +19,8 @@ _NOISE = re.compile(
 )
 #: The form factor, joined to the product: `h100sxm5`, `a100pcie`.
 _JOINED = re.compile(r"(?<=^[ahv]\d00)(sxm\d*|pcie|nvl)(?=-|$)", re.ASCII)
-#: The number of a board, by which drivers name some products: `A100-PG509-200`.
-_BOARD = re.compile(r"[\s_-]pg\d{3}[_-]\d{3}(?![^\s_-])", re.ASCII)
+#: The number of a board behind its product: `A100-PG509-200`. Drivers name some products by it alone.
+_BOARD = re.compile(r"(?<=\d)[\s_-]pg\d{3}[_-]\d{3}(?![^\s_-])", re.ASCII)
 _CARD_NOISE = frozenset(["generation", "gpu", "blackwell", "server", "workstation", "edition", "with", "design"])
 #: A product with several sizes of memory in GB; what is detected is named with the nearest.
 _SIZES = {"a100": (40, 64, 80), "a800": (40, 80), "v100": (16, 32), "h100": (64, 80, 94, 96), "p100": (12, 16)}

@@ -389,8 +389,8 @@ srun() {
   lay_out
   [ "$node" -ge 0 ] || answer_from_afar
   # Where the script says how many tasks there are, the job has no more cores than these need.
-  [ -n "${given[overcommit]:-}" ] || [ -z "${SLURM_NTASKS:-}" ] ||
-    [ $((here * ${given[cpus-per-task]:-1})) -le "$SLURM_CPUS_ON_NODE" ] ||
+  [ -n "${given[overcommit]:-}${SLURM_OVERCOMMIT:-}" ] || [ -z "${SLURM_NTASKS:-}" ] ||
+    [ $((here * 10#${given[cpus-per-task]:-1})) -le "$SLURM_CPUS_ON_NODE" ] ||
     refuse srun "Unable to create step for job $SLURM_JOB_ID: More processors requested than permitted"
   step=$(step_number)
   ask_for_gpus

@@ -263,3 +263,8 @@ def test_parts_are_shown_with_their_machine() -> None:
     assert MachinesScreen._row(part)[0].plain == "gpu-1"
     cells = MachineCells(node_id="gpu-1.a", machine="gpu-1", pool="p", accelerator="a", state="up", cells=[0, 7])
     assert _machine_text(cells, is_named=True).plain.startswith("gpu-1\u00a0")
+
+
+def test_a_board_that_is_all_there_is_keeps_its_number() -> None:
+    """Two such products are not one."""
+    assert {detected_accelerator(f"Tesla PG{board}") for board in ("503-216", "506-232")} == {"pg503-216", "pg506-232"}

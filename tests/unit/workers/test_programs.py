@@ -2,7 +2,6 @@
 
 import math
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -69,18 +68,6 @@ TREES = {
     "awaited, while one is in front": ("1 0 s bash x; 2 1 & + python a.py; 3 1 + python b.py", ["2", 3]),
     "started after it": ("1 0 bash x; 2 1 + python a.py; 3 1 & + python b.py", [2, 3]),
     "the same program twice": ("1 0 bash x; 2 1 & + python a.py 1; 3 1 + python a.py 2", [2, 3]),
-    "a driver's server": ("1 0 python x.py; 2 1 + l python tb.py; 3 1 + python a.py; 4 1 + python b.py", ["2", 3, 4]),
-    "a driver's server below a wrapper": ("1 0 python x.py; 2 1 uv; 4 2 + l ./tb; 3 1 + python a.py", ["4", 3]),
-    "a server beside a wait": ("1 0 bash x; 2 1 & + l python tb.py; 3 1 & + python a.py", ["2", 3]),
-    "a server of a shell with a trap": ("1 0 + bash x; 2 1 & + l python tb.py; 3 1 & + python a.py", [1, 2, 3]),
-    "two that listen": ("1 0 python x.py; 2 1 + l python tb.py; 3 1 + l python a.py", [2, 3]),
-    "one of two runs that listens": ("1 0 python x.py; 2 1 + l python a.py; 3 1 + python a.py", [2, 3]),
-    "ranks of one driver, of which one listens": (
-        "1 0 python x.py; 2 1 + l python -c spawn_main(pipe_handle=7); 3 1 + python -c spawn_main(pipe_handle=9)",
-        [2, 3],
-    ),
-    "a younger server": ("1 0 python x.py; 2 1 + python a.py; 3 1 + l python tb.py", [2, 3]),
-    "a server beside what cannot save": ("1 0 python x.py; 2 1 + l python tb.py; 3 1 python a.py", [2]),
     "a hidden server": ("1 0 ? bash x; 2 1 + python tb.py; 3 1 + python a.py", ["2", 3]),
     "a hidden server of a shell that may wait": ("1 0 ? w bash x; 2 1 + python tb.py; 3 1 + python a.py", [2, 3]),
     "an orphan beside a rank": ("1 0 bash x; 2 1 + python a.py; 3 0 & + python tb.py", [2, "3"]),
@@ -107,9 +94,9 @@ def read(tree: str) -> dict[int, ProcessFacts]:
     known = {}
     for line in tree.split(";"):
         pid, parent, *words = line.split()
-        marks = {word for word in words[:3] if word in "+&!%>?wfsl"}
+        marks = {word for word in words[:3] if word in "+&!%>?wfs"}
         own = tuple(word.replace("~", " ") for word in words if word not in marks)
-        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards", "l": "listens"}
+        names = {"!": "is_runtime", "%": "cleans_up", ">": "forwards"}
         shown: dict[str, Any] = {name: mark in marks for mark, name in names.items()}
         awaited = next((place for mark, place in (("f", (1, 2)), ("s", (2, 2))) if mark in marks), None)
         shown["text"] = TermTrap(False, False, hides_background="?" in marks, has_wait="w" in marks, awaited=awaited)
@@ -552,16 +539,6 @@ def test_a_trap_passes_the_signal_on_by_scripts_that_it_runs(action: str, forwar
             assert read_processes([started.pid])[started.pid].forwards == forwards
         finally:
             started.kill()
-
-
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
-def test_who_waits_for_connections_is_seen(family: socket.AddressFamily, tmp_path: Path) -> None:
-    """Not who only has a socket, or is gone."""
-    with socket.socket(family) as own:
-        own.bind(str(tmp_path / "s") if family == socket.AF_UNIX else ("", 0))
-        assert processes.listeners_among([os.getpid()]) == set()
-        own.listen()
-        assert processes.listeners_among([os.getpid(), 2**22 + 1]) == {os.getpid()}
 
 
 def test_an_image_is_that_of_a_run_and_its_forks() -> None:
