@@ -2,8 +2,7 @@
 
 `fill_free_places` runs whenever places became free or a job arrived; its cost grows with the number of resource shapes
 in the queues. `reserve` keeps the machines that will be free earliest; another job may borrow them meanwhile if it
-ends, or can be stopped, before they are needed (EASY backfill). A higher class comes first: it borrows in any case, and
-its gang takes the reservation over.
+ends, or can be stopped, before they are needed (EASY backfill), or is of a higher class.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +24,7 @@ from scheduler.core.placement.reservations import (
 )
 from scheduler.core.placement.retry_waits import waits_for_other_machine
 from scheduler.core.placement.search import find_earliest_place, find_free_place, waits_for_closer
-from scheduler.core.placement.where import PlaceOf, may_hold
+from scheduler.core.placement.where import may_hold
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
@@ -250,9 +249,6 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass
         return any(find_free_place(cycle, job, other) is not None for other in range(len(cycle.ledger.fleet.pools)))
     if cycle.policy.rules.backfill is Backfill.EASY:
         reservation = _full_reservation(cycle, pool)
-        if reservation is not None and _takes_over(cycle, job, reservation):
-            drop_reservation(cycle, reservation.job_id)
-            reservation = None
         if reservation is None:
             reserve(cycle, job, pool)
         elif _can_lend(reservation, cycle.ledger.count_on(job, pool)):
@@ -281,22 +277,12 @@ def _can_lend(reservation: Reservation, count: int) -> bool:
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     """Reserves the place that is free earliest for a gang that fits nowhere."""
-    place = _place_to_reserve(cycle, job, pool)
-    if place is not None:
-        open_reservation(cycle, job, pool, place, preempting=False)
-
-
-def _place_to_reserve(cycle: Cycle, job: JobRecord, pool: int, place: PlaceOf = PlaceOf.FREE) -> Place | None:
     count = cycle.ledger.count_on(job, pool)
     if count < 2 or job.job_id in cycle.reservations or not cycle.ordering.is_entitled(job, pool):
-        return None
-    return find_earliest_place(cycle, job, pool, place)
-
-
-def _takes_over(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
-    """Returns whether a gang of a higher class is to have a reservation in the place of this one."""
-    is_higher = _is_of_higher_class(cycle, job, reservation)
-    return is_higher and _place_to_reserve(cycle, job, reservation.pool, PlaceOf.LENT) is not None
+        return
+    place = find_earliest_place(cycle, job, pool)
+    if place is not None:
+        open_reservation(cycle, job, pool, place, preempting=False)
 
 
 def _is_of_higher_class(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:

@@ -144,8 +144,9 @@ def build_problem(ledger: Ledger) -> Problem:
 def _with_moves_of_data(ledger: Ledger, problem: Problem) -> Problem:
     """Returns the problem in which a start pays for what it fetches, spread over what the job has left.
 
-    Seconds make every column but the one in which the job runs slower, since they delay its end. USD are a part of the
-    price for a job whose hour has a value; for others they count as the time that they would buy there.
+    Seconds beyond the least of a job's columns (none where it runs) make a column slower, since they delay its end. USD
+    are a part of the price for a job whose hour has a value; for others they count as the time that they would buy
+    there.
     """
     jobs, columns, pools = problem.jobs, problem.columns, problem.pools
     records = [ledger.jobs[JobId(job_id)] for job_id in jobs.job_id.tolist()]
@@ -159,6 +160,9 @@ def _with_moves_of_data(ledger: Ledger, problem: Problem) -> Problem:
     gang_usd_per_h, pays = pools.usd_per_h[columns.use_pool] * columns.use_count, value[columns.job] > 0
     bought_h = np.divide(usd, gang_usd_per_h, out=np.zeros(len(usd)), where=~pays & (gang_usd_per_h > 0))
     start_s = np.where(columns.running, 0.0, fetch_s + bought_h * SECONDS_PER_HOUR)
+    least_s = np.full(len(jobs), np.inf)
+    np.minimum.at(least_s, columns.job, start_s)
+    start_s -= least_s[columns.job]  # what it fetches wherever it goes decides nothing
     start_usd_per_h = np.zeros((len(jobs), len(pools)))
     start_h = (left_s + start_s) / SECONDS_PER_HOUR
     np.maximum.at(start_usd_per_h, (columns.job, columns.use_pool), np.where(pays, usd / start_h, 0.0))

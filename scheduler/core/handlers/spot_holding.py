@@ -93,7 +93,7 @@ def _offer(cycle: Cycle, job: JobRecord, class_row: int) -> SpotOffer | None:
             continue
         part = _usd_per_h(ledger, class_row, state) / float(rates[state.row]) * rate / sure_usd_per_h
         move = data_move(ledger, job, state.row)
-        if move.usd > 0 or whole_usd > sure_usd_per_h * work_h:
+        if whole_usd > 0 and (move.usd > 0 or whole_usd > sure_usd_per_h * work_h):
             usd = part * sure_usd_per_h * work_h + (0.0 if here == state.row else move.usd)
             part = usd / whole_usd
         if 0 < part < 1 and _may_hold(cycle, job, class_row, state.row):

@@ -13,7 +13,7 @@ from scheduler.core.state.bookings import runtime_limit_at
 from scheduler.core.state.crossings import count_crossing
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import lacks_inputs, note_worked, way_of_data
+from scheduler.core.state.remaining_work import lacks_inputs, note_worked
 from scheduler.core.state.shared_accelerators import hold_beside
 from scheduler.core.state.stopping import StopFor, may_be_stopped, note_stop
 from scheduler.core.state.working_set import Cycle, count_tools
@@ -53,8 +53,7 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     job.leased_at, job.running_at, job.start_steps, job.ahead_steps = cycle.now, inf, job.steps, 0.0
     job.revoked, job.rendezvous, job.start_reported, job.saved = None, None, False, False
     job.ends_version, job.lost_checkpoint, job.declines_until = -1, False, inf
-    fetches_saved = job.checkpoint_bytes > 0 and way_of_data(ledger, place) is not None
-    job.is_cold = fetches_saved or (rules.count_fetches and lacks_inputs(ledger, job, place))
+    job.is_cold = rules.count_fetches and lacks_inputs(ledger, job, place)
     job.prepared.clear()
     job.lost.clear()
     job.is_secured = job.deadline_pool == pool and len(parts) == 1

@@ -231,16 +231,11 @@ class FreeCapacityBound(NamedTuple):
     one: float
     several: float
     lent: float
-    #: The lowest class of a reservation, which a gang of a higher one would take over; inf: of none.
-    reserved_class: float = inf
 
     def may_hold(self, queue: ShapeQueue) -> bool:
-        """Returns False only if gangs of this queue have certainly no place, and no reservation to take over."""
+        """Returns False only if there is certainly no place for gangs of this queue."""
         count = queue.count
-        if (queue.part <= self.one and count <= self.several) or count <= self.lent:
-            return True
-        first = queue.floor() if count > 1 and self.reserved_class < inf else None
-        return first is not None and -first[0] > self.reserved_class
+        return (queue.part <= self.one and count <= self.several) or count <= self.lent
 
 
 #: No bound: any queue may have to be examined.
@@ -263,5 +258,4 @@ def free_capacity_bound(cycle: Cycle, pool: int) -> FreeCapacityBound:
     if len(reserved) < cycle.policy.rules.max_reservations:
         return UNBOUNDED_CAPACITY
     lends = held and any(waits_for_non_borrowers(cycle, reservation) for reservation in reserved)
-    lowest = min(cycle.ledger.jobs[each.job_id].request.priority_class for each in reserved)
-    return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0, lowest)
+    return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0)

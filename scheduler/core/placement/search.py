@@ -71,13 +71,11 @@ def _open_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape) -
     return fleet.find(pool, shape, job.request.data, closed)
 
 
-def open_machines(
-    cycle: Cycle, pool: int, job: JobRecord, least: int, place: PlaceOf = PlaceOf.FREE
-) -> list[FleetMachine]:
+def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
     """Returns the machines open to the job that have `least` accelerators free, or hold the job."""
     members = cycle.ledger.fleet.pools[pool].members.values()
     enough = (each for each in members if len(each.free) >= least or job.job_id in each.holders)
-    return [machine for machine in enough if may_place(cycle, job, machine, place) is None]
+    return [machine for machine in enough if may_place(cycle, job, machine) is None]
 
 
 def emptiest(machines: Iterable[FleetMachine], most: int = MACHINES_MAX) -> list[FleetMachine]:
@@ -186,14 +184,14 @@ def cheapest_machines(
 # ------------------------------------------------------------------------------------------------ cost: waiting
 
 
-def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int, place: PlaceOf = PlaceOf.FREE) -> Place | None:
+def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
     """Returns the machines that have room for the gang earliest if no job is stopped; None if too few are large enough.
 
     Every machine is checked for the largest part. One for which the instant is unknown counts as last. Machines in one
     block come first if that instant is known.
     """
     parts = cycle.ledger.fleet.gang_parts(pool, cycle.ledger.shape_of(job))
-    everywhere = open_machines(cycle, pool, job, 0, place)
+    everywhere = open_machines(cycle, pool, job, 0)
     ledger, rules = cycle.ledger, cycle.policy.rules
 
     def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:

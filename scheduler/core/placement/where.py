@@ -83,10 +83,9 @@ def _is_reserved(cycle: Cycle, job: JobRecord, machine: FleetMachine) -> bool:
 
 
 def _is_promised(cycle: Cycle, job: JobRecord, machine: FleetMachine) -> bool:
-    """Returns whether a backfill reservation of another, of its class or above, takes all that becomes free."""
-    others = (cycle.reservations[job_id] for job_id in cycle.reserved_on.get(machine.row, ()) if job_id != job.job_id)
-    jobs, own_class = cycle.ledger.jobs, job.request.priority_class
-    return any(not each.preempting and jobs[each.job_id].request.priority_class >= own_class for each in others)
+    """Returns whether a backfill reservation of another takes all that becomes free."""
+    others = (job_id for job_id in cycle.reserved_on.get(machine.row, ()) if job_id != job.job_id)
+    return any(not cycle.reservations[job_id].preempting for job_id in others)
 
 
 def _failed_there(cycle: Cycle, job: JobRecord, machine: FleetMachine) -> bool:

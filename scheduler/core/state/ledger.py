@@ -95,7 +95,7 @@ class JobRecord:
     #: When the newest checkpoint of the attempt was recorded; -inf: it has none.
     checkpoint_at: float = -inf
     start_reported: bool = False  # the duration of this start was reported
-    is_cold: bool = False  # a machine lacked some of the job's inputs when it started, or fetched its checkpoint
+    is_cold: bool = False  # a machine of the attempt lacked some of the job's inputs when it started
     #: Whether it had no share of its pool when it started there (a scavenger): such jobs leave first.
     scavenger: bool = False
     #: When it will end if left alone, and the version of the speeds used for that (`expected_end_at`).

@@ -138,10 +138,27 @@ def test_a_restored_core_knows_the_size() -> None:
     assert fleet.core.ledger.jobs[J1].checkpoint_bytes == SAVED
 
 
-def test_starts_that_fetch_a_checkpoint_teach_nothing_of_usual_ones() -> None:
+def test_what_a_start_fetched_is_no_part_of_what_starts_cost() -> None:
+    """It is counted once, by the way of the place."""
     fleet = running()
-    assert not fleet.core.ledger.jobs[J1].is_cold, "it had none when it started"
+    number, ledger = fleet.attempts[J1].number, fleet.core.ledger
+    fleet.tell(ev.CheckpointRecorded(0.0, J1, number, 100.0, 1.0, size_bytes=SAVED))
     fleet.end(J1, 85)
     while J1 not in fleet.attempts:
         fleet.wake()
-    assert fleet.core.ledger.jobs[J1].is_cold
+    fleet.run(J1)
+    attempt = fleet.attempts[J1]
+    way = {HOME.pool_id: BESIDE, AWAY.pool_id: AFAR}[attempt.placement.pool_id]
+    fleet.tell(ev.AttemptProgressed(fleet.at, J1, attempt.number, 100.0, start_s=9.0 + way.seconds(SAVED)))
+    assert ledger.costs.restart_s(Kind("k"), 0.0) == pytest.approx(9.0 + 1.0)
+
+
+def test_what_is_fetched_wherever_a_job_goes_slows_nothing() -> None:
+    """Else a waiting job would seem so long that it is never late."""
+    fleet = running()
+    fleet.tell(ev.PoolDeclared(0.0, replace(HOME, data=AFAR, usd_per_h=AWAY.usd_per_h)))
+    for name in ("a1", "h1"):
+        fleet.tell(ev.NodeLost(0.0, NodeId(name)))
+    columns = build_problem(fleet.core.ledger).columns
+    assert not columns.running.any()
+    assert columns.steps_per_s.tolist() == pytest.approx([1.0, 1.0])

@@ -218,14 +218,6 @@ def test_what_a_lower_class_has_reserved_goes_to_a_higher_one() -> None:
         assert (J3 in behind_a_reservation(request).attempts) == starts_now
 
 
-def test_a_gang_of_a_higher_class_takes_over_the_reservation() -> None:
-    """What becomes free is collected for it, and not for the gang that reserved the place before."""
-    for priority, first in ((50, J2), (80, J3)):
-        fleet = behind_a_reservation(job(3, "a", 4, priority=priority, steps=None))
-        assert list(fleet.core.cycle.reservations) == [first]
-        assert list(starts(fleet.end(J1))) == [first]
-
-
 def limits(*of: int) -> SharesDeclared:
     return SharesDeclared(2.0, tuple(EntityShare("default", limits=(ShareLimit(FLEET, most),)) for most in of))
 

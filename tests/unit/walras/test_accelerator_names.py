@@ -267,4 +267,7 @@ def test_parts_are_shown_with_their_machine() -> None:
 
 def test_a_board_that_is_all_there_is_keeps_its_number() -> None:
     """Two such products are not one."""
-    assert {detected_accelerator(f"Tesla PG{board}") for board in ("503-216", "506-232")} == {"pg503-216", "pg506-232"}
+    assert {detected_accelerator(f"Tesla PG{board}", 0) for board in ("503-216", "506-232")} == {
+        "pg503-216",
+        "pg506-232",
+    }
