@@ -64,9 +64,6 @@ class Jobs:
     fork_max: FloatArray = field(default_factory=_floats)
     #: Once it runs it cannot be stopped, or would lose all its work (n,). Empty: no job's, or it does not matter.
     unstoppable: BoolArray = field(default_factory=_flags)
-    #: What a start in each pool costs besides its machines (moving data), spread over what the job has left, USD per
-    #: hour; it is not paid where the job runs (n, p). Empty: nothing.
-    start_usd_per_h: FloatArray = field(default_factory=_floats)
     #: The weight that the user's jobs usually state, by accelerator time (n,). Empty: 1, or it does not matter.
     usual_weight: FloatArray = field(default_factory=_floats)
 
@@ -111,16 +108,6 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.job)
-
-
-def starting_usd_per_h(jobs: Jobs, columns: Columns) -> FloatArray:
-    """Returns what starting in each column costs its job besides machines, USD per hour of what it has left (c,)."""
-    found = np.zeros(len(columns))
-    if len(jobs.start_usd_per_h):
-        use = jobs.start_usd_per_h[columns.job[columns.use_column], columns.use_pool]
-        np.maximum.at(found, columns.use_column, use)
-        found[columns.running] = 0.0
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -114,23 +114,6 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class DataPath:
-    """The way of checkpoints and inputs from the store where they lie to the machines of a pool."""
-
-    #: What a gigabyte (10^9 bytes) on this way costs, USD.
-    usd_per_gb: float
-    bytes_per_s: float
-
-    def seconds(self, size_bytes: float) -> float:
-        """Returns how long so many bytes take."""
-        return size_bytes / self.bytes_per_s
-
-    def usd(self, size_bytes: float) -> float:
-        """Returns what so many bytes cost, USD."""
-        return size_bytes / 1e9 * self.usd_per_gb
-
-
-@dataclass(frozen=True, slots=True)
 class Pool:
     """Machines that are interchangeable to a policy: one shape, one market, one zone."""
 
@@ -164,8 +147,6 @@ class Pool:
     lifetime: str = ""
     #: The switches that join its machines; None: all are equally near.
     topology: Topology | None = None
-    #: The way of data to its machines; None: none is stated, and moving data there counts nothing.
-    data: DataPath | None = None
 
 
 def usd_of(usd_per_h: float, seconds: float) -> float:

@@ -227,8 +227,6 @@ class CommittedReport(AttemptReport):
     #: Seconds that sending it to the store took, and seconds after the commit at which it was there.
     upload_s: Seconds = 0.0
     lag_s: Seconds = 0.0
-    #: What the store has of it, bytes; 0: unknown.
-    size_bytes: int = Field(default=0, ge=0, le=2**60)
     #: "replicated": one rank saved alone what every rank of the gang has. Another machine's than the first counts so.
     layout: Literal["", "replicated"] = ""
 

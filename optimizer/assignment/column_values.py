@@ -71,7 +71,7 @@ from optimizer.classes.aggregation import job_offsets
 from optimizer.classes.compiled_loops import CompiledLoops
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import Memory, Plan
-from optimizer.problem import BoolArray, FloatArray, IntArray, Problem, starting_usd_per_h
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
 #: Restarts that came one after the other leave a job at least this part of its time, so that it can be moved at all.
@@ -161,16 +161,14 @@ def column_values_of(
 def _surplus_shares(problem: Problem) -> FloatArray:
     """Returns the part of what each column earns a job in USD that its market price leaves (c,).
 
-    It is 1 on owned machines whose start costs nothing and for jobs whose hour has no value in USD, 0 where the price
-    is not earned.
+    It is 1 on owned machines and for jobs whose hour has no value in USD, 0 where the price is not earned.
     """
     columns, pools, stated = problem.columns, problem.pools, problem.jobs.value_usd_per_h
     share = np.ones(len(columns))
-    if not ((pools.held.any() or len(problem.jobs.start_usd_per_h)) and np.any(stated > 0)):
+    if not (pools.held.any() and np.any(stated > 0)):
         return share
     usd_per_h = np.where(pools.held > 0, pools.usd_per_h, 0.0)
     cost = sum_by(columns.use_column, usd_per_h[columns.use_pool] * columns.use_count, len(columns))
-    cost += starting_usd_per_h(problem.jobs, columns)
     best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
     earned = np.nan_to_num(stated)[columns.job] * np.divide(
         columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0
@@ -392,7 +390,7 @@ def _is_simple(problem: Problem, grounds: PlanGrounds) -> bool:
         and terms.eta * np.log1p(terms.stay) >= _CLEAR
         and len(columns.use_column) == len(columns)
         and problem.limits is None
-        and not (len(jobs.usual_weight) or len(pools.prepaid) or len(jobs.unstoppable) or len(jobs.start_usd_per_h))
+        and not (len(jobs.usual_weight) or len(pools.prepaid) or len(jobs.unstoppable))
         and not (jobs.mixes.any() or (jobs.fork_max > 1).any() or grounds.reference.elastic.any())
         and not (pools.rentable.any() or pools.held.any())
         and not (entities.guaranteed.any() or (entities.limit < 1).any())

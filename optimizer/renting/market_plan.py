@@ -28,7 +28,7 @@ from optimizer.classes.class_problem import relative_gap
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import BoundReport, Memory, Plan, Status, with_added
 from optimizer.policy import PlanPolicy
-from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem, starting_usd_per_h
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 from optimizer.renting.machine_rental import (
     Rental,
     accelerators_per_machine,
@@ -141,7 +141,7 @@ class _Market:
         pools, columns = problem.pools, problem.columns
         paid = (pools.held > 0) | (pools.rentable > 0)
         usd_per_h = np.where(paid, pools.usd_per_h, 0.0)[columns.use_pool] * columns.use_count
-        cost = sum_by(columns.use_column, usd_per_h, len(columns)) + starting_usd_per_h(problem.jobs, columns)
+        cost = sum_by(columns.use_column, usd_per_h, len(columns))
         best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
         worth = np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
         pays = (value[columns.job] > 0) & (worth >= cost * (1 - _SAME_USD))

@@ -16,7 +16,7 @@ from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import max_by
 from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.lp.highs import highs_model, simplex_solver
-from optimizer.problem import FloatArray, IntArray, Problem, starting_usd_per_h
+from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
 _TOLERANCE = 1e-9
@@ -154,9 +154,8 @@ class RentalProgram:
 
 
 def _usd_earned(problem: Problem, value: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Returns the USD per hour that each column earns when it runs all the time, less what its start costs (c,)."""
+    """Returns the USD per hour that each column earns when it runs all the time (c,)."""
     columns = problem.columns
     rate = np.where(usable_columns(columns, capacity), columns.steps_per_s, 0.0)
     best = max_by(columns.job, rate, len(problem.jobs))[columns.job]
-    earned = np.divide(rate * value[columns.job], best, out=np.zeros(len(columns)), where=best > 0)
-    return np.maximum(earned - starting_usd_per_h(problem.jobs, columns), 0.0)
+    return np.divide(rate * value[columns.job], best, out=np.zeros(len(columns)), where=best > 0)

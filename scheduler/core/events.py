@@ -257,8 +257,6 @@ class JobRestored:
     held_s: float = 0.0
     #: Whether the attempt is a profiling lease.
     profiling: bool = False
-    #: Size of its newest checkpoint; 0: unknown.
-    checkpoint_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -564,8 +562,6 @@ class CheckpointRecorded:
     lost: bool = False
     #: Seconds from the end of writing until the checkpoint was stored where it survives the loss of its machine.
     lag_s: float = 0.0
-    #: Size of the checkpoint from which the job would resume now; 0: unknown.
-    size_bytes: int = 0
 
 
 class EndCause(StrEnum):

@@ -293,7 +293,6 @@ def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
         rendezvous=job.rendezvous,
         revoked=job.revoked,
         saves=job.saves,
-        checkpoint_bytes=job.checkpoint_bytes,
         held_s=job.held_s,
         profiling=job.profiling_until > -inf,
     )

@@ -141,9 +141,9 @@ class BelievedPhysics:
         ledger, record = self._ledger, self._ledger.jobs[job.plan.request.job_id]
         restart_s, write_s = ledger.restart_s(record, ledger.policy.rules), ledger.costs.write_s(record.request.kind)
         if may_lose_work(ledger, record):
-            return AttemptCosts(restart_s, None, checkpoint_bytes=record.checkpoint_bytes)
+            return AttemptCosts(restart_s, None)
         saving_s = min(record.request.grace_s, restart_s, _SAVING_MOST_S if write_s is None else write_s)
-        return AttemptCosts(restart_s - saving_s, saving_s, checkpoint_bytes=record.checkpoint_bytes)
+        return AttemptCosts(restart_s - saving_s, saving_s)
 
 
 @dataclass(frozen=True, slots=True)

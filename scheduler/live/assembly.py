@@ -216,7 +216,6 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         rendezvous=None if attempt is None else _rendezvous_of(attempt),
         revoked=revoked,
         saves=job.checkpoint is not None,
-        checkpoint_bytes=0 if job.checkpoint is None else job.checkpoint.size_bytes,
         profiling=attempt is not None and attempt.row.profiling,
         lost=()
         if attempt is None

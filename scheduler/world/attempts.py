@@ -61,8 +61,6 @@ class AttemptCosts:
     exit_s: float = 0.0
     #: Added to the start of an attempt on other machines than the one before, which has to fetch its state.
     migrate_s: float = 0.0
-    #: Size of a checkpoint, which a start where `Pool.data` is stated has to fetch.
-    checkpoint_bytes: int = 0
     #: From the ranks being up to the machine's next report, at most `WorldParameters.report_s`; None: just that.
     first_report_s: float | None = None
 
@@ -403,8 +401,7 @@ class AttemptSimulator:
 
     def _checkpoint(self, at: float, attempt: SimAttempt) -> CheckpointRecorded:
         took_s = attempt.costs.checkpoint_s or 0.0
-        size_bytes = attempt.costs.checkpoint_bytes
-        return CheckpointRecorded(at, attempt.job_id, attempt.number, attempt.job.steps, took_s, size_bytes=size_bytes)
+        return CheckpointRecorded(at, attempt.job_id, attempt.number, attempt.job.steps, took_s)
 
     def _finished(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
         self._settle(at, attempt)
@@ -433,8 +430,7 @@ class AttemptSimulator:
         ended = AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, EXIT_CHECKPOINTED, steps=job.steps)
         if job.steps == job.saved_steps:
             return (ended,)
-        size_bytes = attempt.costs.checkpoint_bytes
-        return (CheckpointRecorded(at, job_id, attempt.number, job.steps, size_bytes=size_bytes), ended)
+        return (CheckpointRecorded(at, job_id, attempt.number, job.steps), ended)
 
     def _exit(self, at: float, attempt: SimAttempt, exit_code: int) -> Iterable[Event]:
         """Exits after the seconds that its processes take to end."""

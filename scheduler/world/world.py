@@ -4,8 +4,7 @@
 the scheduler's ledger: it receives commands and sends events, as agents do.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Protocol
 
@@ -211,7 +210,7 @@ class SimulatedWorld:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        costs = self._with_fetch(self._physics.costs(job, parts, command.attempt), job, parts)
+        costs = self._physics.costs(job, parts, command.attempt)
         speed_curve = self._physics.speed_curve(job, command.placement)
         attempt = SimAttempt(job, command.attempt, parts, speed_curve, costs)
         if command.beside is not None:
@@ -226,13 +225,6 @@ class SimulatedWorld:
             # Its ranks wait for a rank that never starts.
             self.attempts.kill(now, attempt)
             self._engine.schedule(now, self._end_broken_gang, attempt)
-
-    def _with_fetch(self, costs: AttemptCosts, job: JobProgress, parts: Sequence[HeldDevices]) -> AttemptCosts:
-        """Returns the costs of a start that first fetches the job's checkpoint, where the way to its pool is stated."""
-        way = self.machines.pools[parts[0][0].pool_id].pool.data
-        if way is None or not (job.saved_steps and costs.checkpoint_bytes):
-            return costs
-        return replace(costs, start_s=costs.start_s + way.seconds(costs.checkpoint_bytes))
 
     def pair(self, now: float, attempt: SimAttempt, partner: SimAttempt | None) -> None:
         """Co-locates both attempts: they make steps at their shared speeds from now on.

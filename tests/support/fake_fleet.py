@@ -245,7 +245,6 @@ def restored_from(ledger: Ledger, job: JobRecord, at: float) -> JobRestored:
         job.safe_steps, float(ledger.columns.attained_s[slot]), job.hold_reason, job.placement if holds else None,
         job.leased_at, job.running_at if holds else inf, tuple(sorted(job.prepared)) if holds else (),
         job.rendezvous if holds else None, job.revoked if holds else None, saves=job.saves, held_s=job.held_s,
-        checkpoint_bytes=job.checkpoint_bytes,
     )  # fmt: skip
 
 

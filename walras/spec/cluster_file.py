@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from walras.cluster import DataPath, Market, Pool, PoolId, Shape, checked_lifetime
+from walras.cluster import Market, Pool, PoolId, Shape, checked_lifetime
 from walras.errors import ConfigError
 from walras.machines.topology import Topology, slurm_switches
 from walras.spec.catalog import catalog_memory_bytes
@@ -171,26 +171,6 @@ def _market_word(value: object) -> object:
     return value.strip().lower().replace("-", "_") if isinstance(value, str) else value
 
 
-def _link_speed(value: object) -> float:
-    """Returns the bytes per second of `100Gbit` (also `100 Gbit/s`, `12.5GB/s`)."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([kMGT]?)(bit|B)(?:/s)?", str(value)[:40], re.ASCII)
-    if found is None or float(found[1]) <= 0:
-        raise ValueError(f"{str(value)[:40]!r} is no speed of a link; write such as `100Gbit`")
-    return float(found[1]) * 1000.0 ** " kMGT".index(found[2] or " ") / (8.0 if found[3] == "bit" else 1.0)
-
-
-_LinkSpeed = Annotated[float, BeforeValidator(_link_speed)]
-
-
-class DataEntry(FileModel):
-    """The way of checkpoints and inputs from where they lie to the machines of a pool."""
-
-    #: What the sender's region charges for a gigabyte.
-    usd_per_gb: Annotated[Number, Field(ge=0, le=1000)]
-    #: Speed at which a machine fetches, `1Gbit`.
-    speed: _LinkSpeed
-
-
 class PoolEntry(FileModel):
     """Machines of one shape, market and zone: owned machines, or machines that a provider rents out."""
 
@@ -226,8 +206,6 @@ class PoolEntry(FileModel):
     minimum_billing: Length = 0.0
     #: Billed in whole steps of this length (`1h`); 0: by the second.
     billing_step: Length = 0.0
-    #: Price and time of moving data to its machines; None: they count nothing.
-    data: DataEntry | None = None
 
     _topology: Topology | None = PrivateAttr(default=None)
 
@@ -280,7 +258,6 @@ class PoolEntry(FileModel):
             minimum_billing_s=self.minimum_billing,
             billing_step_s=self.billing_step,
             topology=self._topology,
-            data=None if self.data is None else DataPath(self.data.usd_per_gb, self.data.speed),
         )
 
 
@@ -288,10 +265,19 @@ class PoolEntry(FileModel):
 _TOPOLOGY_MAX = 16 * 2**20
 
 
+def _link_speed(value: object) -> float:
+    """Returns the bytes per second of `100Gbit` (also `100 Gbit/s`, `12.5GB/s`)."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([kMGT]?)(bit|B)(?:/s)?", str(value)[:40], re.ASCII)
+    if found is None or float(found[1]) <= 0:
+        raise ValueError(f"{str(value)[:40]!r} is no speed of a link; write such as `100Gbit`")
+    return float(found[1]) * 1000.0 ** " kMGT".index(found[2] or " ") / (8.0 if found[3] == "bit" else 1.0)
+
+
 def _joined(value: object) -> object:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
+_LinkSpeed = Annotated[float, BeforeValidator(_link_speed)]
 _HostList = Annotated[str, BeforeValidator(_joined), Field(max_length=1_000_000)]
 
 
@@ -477,18 +463,6 @@ class ClusterConfig(ProviderSections):
         for position, step in enumerate(self.market):
             if step.pool not in pools:
                 raise FieldMistake(f"market[{position}].pool", f"there is no pool {step.pool}")
-        return self
-
-    @model_validator(mode="after")
-    def _ways_of_data_are_whole(self) -> "ClusterConfig":
-        stated = [entry.data is not None for entry in self.pools if entry.market is not Market.OWNED]
-        for position, entry in enumerate(self.pools):
-            if any(stated) and entry.market is not Market.OWNED and entry.data is None:
-                raise FieldMistake(
-                    f"pools[{position}].data",
-                    "other rented pools state the price and speed of data, and unstated ones would count as free; "
-                    "write `data: {usd_per_gb: 0, speed: 10Gbit}` for a pool beside the store",
-                )
         return self
 
     @model_validator(mode="after")

@@ -352,8 +352,7 @@ class CheckpointUploads:
         if self._is_abandoned:
             return
         manifest = served_manifest(commit.manifest, self._plan, name)
-        told = {"manifest": manifest, "upload_s": took_s, "lag_s": lag_s, "size_bytes": tree.size}
-        self.report(commit.model_copy(update=told))
+        self.report(commit.model_copy(update={"manifest": manifest, "upload_s": took_s, "lag_s": lag_s}))
 
     async def _watch(self, store: CheckpointStore) -> None:
         """Postpones the timeout whenever more bytes were sent, so that a slow upload is not taken for a hung one."""

@@ -24,12 +24,10 @@ from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import (
     UNKNOWN_LENGTH_S,
-    data_move,
     guesses_by_record,
     note_lengths_exceeded,
     steps_left,
     steps_made,
-    unreported_steps,
 )
 from scheduler.core.state.stopping import StopFor, may_be_stopped
 from walras.cluster import Market, billed_until
@@ -98,7 +96,7 @@ def build_problem(ledger: Ledger) -> Problem:
     gang = np.full(len(rows), np.inf)
     np.minimum.at(gang, job, count)
     done = steps_made(ledger, rows)
-    problem = Problem(
+    return Problem(
         at=ledger.now,
         jobs=Jobs(
             job_id=columns.job_id[rows],
@@ -138,51 +136,6 @@ def build_problem(ledger: Ledger) -> Problem:
         entities=_entities(ledger, rows, gang, float(capacity.sum())),
         limits=ledger.usage.limits(ledger.entities, tuple(state.pool for state in pools)),
     )
-    return _with_moves_of_data(ledger, problem) if any(state.pool.data for state in pools) else problem
-
-
-def _with_moves_of_data(ledger: Ledger, problem: Problem) -> Problem:
-    """Returns the problem in which a start pays for what it fetches, spread over what the job has left.
-
-    Seconds beyond the least of a job's columns (none where it runs) make a column slower, since they delay its end. USD
-    are a part of the price for a job whose hour has a value; for others they count as the time that they would buy
-    there.
-    """
-    jobs, columns, pools = problem.jobs, problem.columns, problem.pools
-    records = [ledger.jobs[JobId(job_id)] for job_id in jobs.job_id.tolist()]
-    fetch_s, usd = (found[columns.job, columns.use_pool] for found in _moves_of_data(ledger, records))
-    if not fetch_s.any() and not usd.any():
-        return problem
-    value = np.array([ledger.policy.rules.value_of(job.request)[0] for job in records], dtype=np.float64)
-    left_s = jobs.remaining_steps[columns.job] / np.maximum(columns.steps_per_s, 1e-300)
-    unknown_s = np.maximum(jobs.attained_s / jobs.gang, UNKNOWN_LENGTH_S)[columns.job]
-    left_s = np.maximum(np.where(np.isfinite(left_s), left_s, unknown_s), 1.0)
-    gang_usd_per_h, pays = pools.usd_per_h[columns.use_pool] * columns.use_count, value[columns.job] > 0
-    bought_h = np.divide(usd, gang_usd_per_h, out=np.zeros(len(usd)), where=~pays & (gang_usd_per_h > 0))
-    start_s = np.where(columns.running, 0.0, fetch_s + bought_h * SECONDS_PER_HOUR)
-    least_s = np.full(len(jobs), np.inf)
-    np.minimum.at(least_s, columns.job, start_s)
-    start_s -= least_s[columns.job]  # what it fetches wherever it goes decides nothing
-    start_usd_per_h = np.zeros((len(jobs), len(pools)))
-    start_h = (left_s + start_s) / SECONDS_PER_HOUR
-    np.maximum.at(start_usd_per_h, (columns.job, columns.use_pool), np.where(pays, usd / start_h, 0.0))
-    columns = replace(columns, steps_per_s=columns.steps_per_s * (left_s / (left_s + start_s)))
-    return replace(problem, columns=columns, jobs=replace(jobs, start_usd_per_h=start_usd_per_h))
-
-
-def _moves_of_data(ledger: Ledger, records: list[JobRecord]) -> tuple[FloatArray, FloatArray]:
-    """Returns the seconds and USD of `data_move` of each job to each pool (n, p)."""
-    fetch_s, usd = (np.zeros((len(records), len(ledger.fleet.pools))) for _ in range(2))
-    saved = [job.checkpoint_bytes for job in records]
-    with_inputs = [row for row, job in enumerate(records) if job.request.data]
-    for state in ledger.fleet.pools:
-        if (way := state.pool.data) is not None:
-            fetch_s[:, state.row] = [way.seconds(size_bytes) for size_bytes in saved]
-            usd[:, state.row] = [way.usd(size_bytes) for size_bytes in saved]
-            for row in with_inputs:
-                move = data_move(ledger, records[row], state.row)
-                fetch_s[row, state.row], usd[row, state.row] = move.seconds, move.usd
-    return fetch_s, usd
 
 
 def _entities(ledger: Ledger, rows: IntArray, gang: FloatArray, capacity: float) -> Entities:
@@ -268,24 +221,6 @@ def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArra
     job = np.repeat(np.arange(len(class_rows)), many)
     cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
     return Configurations(job, ways.pool[cell], ways.count[cell], ways.steps_per_s[cell], ways.room[cell])
-
-
-def newcomer_speeds(ledger: Ledger, job: JobRecord, way: Configurations) -> FloatArray:
-    """Returns the speeds of a waiting job's configurations, less what it would fetch there (w,).
-
-    USD count as the time that they are worth to the job, or would buy there.
-    """
-    if not (job.checkpoint_bytes or job.request.data) or not any(state.pool.data for state in ledger.fleet.pools):
-        return way.steps_per_s
-    fetch_s, usd = (found[0, way.pool] for found in _moves_of_data(ledger, [job]))
-    value = ledger.policy.rules.value_of(job.request)[0]
-    price = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
-    usd_per_h = np.full(len(usd), value) if value > 0 else price[way.pool] * way.count
-    bought_h = np.divide(usd, usd_per_h, out=np.zeros(len(usd)), where=usd_per_h > 0)
-    left_s = unreported_steps(ledger, job) / np.maximum(way.steps_per_s, 1e-300)
-    left_s = np.maximum(np.where(np.isfinite(left_s), left_s, UNKNOWN_LENGTH_S), 1.0)
-    slower: FloatArray = way.steps_per_s * (left_s / (left_s + fetch_s + bought_h * SECONDS_PER_HOUR))
-    return slower
 
 
 def _taken(way: Configurations, capacity: FloatArray, rentable: FloatArray) -> FloatArray:

@@ -23,7 +23,7 @@ from optimizer.policy import AskedPlans, Newcomer, OrderPolicy, PlanPolicy, Poli
 from optimizer.problem import FloatArray, Problem
 from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.backfill import fill_free_places, fill_rest
-from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, newcomer_speeds, plan_problem
+from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, plan_problem
 from scheduler.core.cycle.profiling_leases import open_profiling_leases
 from scheduler.core.cycle.slow_pools import sort_slow_machines
 from scheduler.core.events import Proposal
@@ -376,7 +376,7 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
     columns, slot = ledger.columns, job.slot
     usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
     return Newcomer(
-        steps_per_s=newcomer_speeds(ledger, job, ways),
+        steps_per_s=ways.steps_per_s,
         pool=ways.pool,
         count=ways.count,
         weight=job.request.weight,

@@ -14,7 +14,7 @@ from scheduler.core.handlers.deadlines import DeadlineOutlook, deadline_outlook
 from scheduler.core.placement.search import find_free_place, ready_closer_at
 from scheduler.core.state.crossings import crossing_of
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import data_move, fetch_time, warmest_place
+from scheduler.core.state.remaining_work import fetch_time, warmest_place
 from scheduler.core.state.stopping import why_unmovable
 from scheduler.core.state.throughput import BelievedSpeed, SpeedSource
 from walras.cluster import PoolId
@@ -71,7 +71,7 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
         found.append(JobCondition(NO_STEPS, told))
     if told := _corrected_length_text(core.ledger, job):
         found.append(JobCondition(LENGTH_CORRECTED, told))
-    if told := _fetches_text(core.ledger, job):
+    if job.request.data and core.ledger.policy.rules.count_fetches and (told := _fetches_text(core.ledger, job)):
         found.append(JobCondition(FETCHES_INPUTS, told))
     return tuple(found)
 
@@ -127,21 +127,13 @@ def _slow_machines_text(ledger: Ledger, job: JobRecord) -> str:
 
 
 def _fetches_text(ledger: Ledger, job: JobRecord) -> str:
-    """Returns what fetching data costs a start, pool by pool; empty where the bytes are unknown.
-
-    Where a job runs no checkpoint is fetched.
-    """
-    told, counts = [], bool(job.request.data) and ledger.policy.rules.count_fetches
-    here = int(ledger.columns.pool[job.slot]) if job.holds else -1
+    """Returns by how much downloads of inputs delay a start, pool by pool; empty where their bytes are unknown."""
+    told = []
     for row in ledger.class_of(job).fastest[:_POOLS_TOLD]:
-        state, move = ledger.fleet.pools[row], data_move(ledger, job, row)
-        pool, place = fleet_pool_text(ledger.fleet, state), warmest_place(ledger, job, row) if counts else ()
+        place = warmest_place(ledger, job, row)
         found = fetch_time(ledger, job, place) if place else None
-        if job.checkpoint_bytes and move.size_bytes and row != here:
-            cost = f"{move.seconds:.3g} s and {move.usd:.2f} USD" if move.usd else f"{move.seconds:.3g} s"
-            what = "its checkpoint" if move.size_bytes == job.checkpoint_bytes else "its checkpoint and inputs"
-            told.append(f"{cost} to fetch {format_size(move.size_bytes)} of {what} on {pool}")
-        elif found is not None and found.size_bytes:
+        if found is not None and found.size_bytes:
+            pool = fleet_pool_text(ledger.fleet, ledger.fleet.pools[row])
             told.append(f"{found.seconds:.3g} s to fetch {format_size(found.size_bytes)} of inputs on {pool}")
     return ", ".join(told)
 

@@ -26,7 +26,7 @@ from scheduler.core.placement.retry_waits import blame_place
 from scheduler.core.rules import OWED
 from scheduler.core.state.fleet import FleetMachine, is_jobs_fault
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import note_length, way_of_data
+from scheduler.core.state.remaining_work import note_length
 from scheduler.core.state.stopping import StopFor, begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
@@ -78,9 +78,7 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     ledger.columns.steps_at[job.slot] = cycle.now
     if event.start_s is not None and not job.start_reported:
         job.start_reported = True  # once per start: reports repeat the value
-        way = way_of_data(ledger, job.place)
-        fetch_s = 0.0 if way is None or not job.start_steps else way.seconds(job.checkpoint_bytes)
-        ledger.costs.saw_start(job.request.kind, max(event.start_s - fetch_s, 0.0), cold=job.is_cold)
+        ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
     if event.steps_per_s is None or job.placement is None:
         return
     if ledger.is_spread(job):
@@ -116,9 +114,8 @@ def _saw_mix(cycle: Cycle, job: JobRecord, steps_per_s: float) -> None:
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """Records the steps that the checkpoint contains as safe."""
     if event.lost:
-        job.safe_steps, job.lost_checkpoint, job.checkpoint_bytes = event.steps, True, event.size_bytes
+        job.safe_steps, job.lost_checkpoint = event.steps, True
         return
-    job.checkpoint_bytes = event.size_bytes or job.checkpoint_bytes
     job.saved, job.loses_work, job.supervisor_losses = True, False, 0
     if job.job_id in cycle.ledger.retries.failed and job.placement is not None:
         cycle.ledger.retries.clear(job.job_id, [part.node_id for part in job.placement.parts])

@@ -23,7 +23,7 @@ from scheduler.core.placement.search import find_free_place, find_victims
 from scheduler.core.placement.where import may_hold
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import data_move, from_checkpoint_s, remaining_here_s
+from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
 from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market, PoolId
@@ -170,8 +170,7 @@ def _outlook_on(
     left_s = job.request.deadline_at - ledger.now
     machines = ceil(count / state.pool.shape.accelerators)
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
-    move = data_move(ledger, job, state.row)
-    restart_s = ledger.restart_s(job, ledger.policy.rules) + move.seconds
+    restart_s = ledger.restart_s(job, ledger.policy.rules)
     is_there = _held_on(ledger, job, state.row) == count
     if is_there:
         # Until it is held there for its deadline, the policy may move it, and it would have to come back.
@@ -184,7 +183,7 @@ def _outlook_on(
         stop_s = job.request.grace_s if job.holds else 0.0
         needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
         margin_s = restart_s + reserve_s(needs_s)
-    usd = needs_s * usd_per_s + (0.0 if is_there else move.usd)
+    usd = needs_s * usd_per_s
     return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, is_there, class_row)
 
 

@@ -247,7 +247,7 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
     if event.saves:
         saw_saving(ledger, job)
     job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps
-    job.state, job.held_s, job.checkpoint_bytes = event.state, event.held_s, event.checkpoint_bytes
+    job.state, job.held_s = event.state, event.held_s
     if event.hold_reason is Reason.HOLD_BUDGET:
         cycle.spending.held.add(job.job_id)
     if event.placement is not None:

@@ -29,7 +29,7 @@ from scheduler.core.placement.where import may_hold
 from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.market_watch import SpotHold, WatchedMarket
-from scheduler.core.state.remaining_work import data_move, from_checkpoint_s, remaining_here_s
+from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
 from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market
@@ -55,7 +55,7 @@ class SpotOffer:
     sure_usd_per_h: float
     #: Rows of the spot pools, ascending.
     zones: tuple[int, ...]
-    #: Cost of the same work in each spot pool, with moving its data there, as a fraction of its cost on demand.
+    #: Cost of the same work in each spot pool, as a fraction of its cost on demand.
     price: dict[int, float]
     restart_s: float
     #: Whether there are spot pools for it, at any price.
@@ -82,9 +82,7 @@ def _offer(cycle: Cycle, job: JobRecord, class_row: int) -> SpotOffer | None:
     on_demand = ledger.fleet.pools[sure]
     rates, boot_s = ledger.classes.classes[class_row].rates, on_demand.pool.boot_s
     rate, sure_usd_per_h = float(rates[sure]), _usd_per_h(ledger, class_row, on_demand)
-    price, has_market, here = dict[int, float](), False, pool_held(cycle, job)
-    work_h, move = from_checkpoint_s(job, rate) / SECONDS_PER_HOUR, data_move(ledger, job, sure)
-    fetch_s, whole_usd = move.seconds, sure_usd_per_h * work_h + (0.0 if here == sure else move.usd)
+    price, has_market = dict[int, float](), False
     for state in ledger.fleet.pools:
         if state.pool.market is not Market.SPOT or float(rates[state.row]) < _FAST_ENOUGH * rate:
             continue
@@ -92,15 +90,11 @@ def _offer(cycle: Cycle, job: JobRecord, class_row: int) -> SpotOffer | None:
         if not count or state.quota < ceil(count / state.pool.shape.accelerators):
             continue
         part = _usd_per_h(ledger, class_row, state) / float(rates[state.row]) * rate / sure_usd_per_h
-        move = data_move(ledger, job, state.row)
-        if whole_usd > 0 and (move.usd > 0 or whole_usd > sure_usd_per_h * work_h):
-            usd = part * sure_usd_per_h * work_h + (0.0 if here == state.row else move.usd)
-            part = usd / whole_usd
         if 0 < part < 1 and _may_hold(cycle, job, class_row, state.row):
             price[state.row] = part
-            boot_s, fetch_s = max(boot_s, state.pool.boot_s), max(fetch_s, move.seconds)
+            boot_s = max(boot_s, state.pool.boot_s)
         has_market = has_market or part > 0
-    restart_s = ledger.restart_s(job, cycle.policy.rules) + boot_s + fetch_s
+    restart_s = ledger.restart_s(job, cycle.policy.rules) + boot_s
     return SpotOffer(class_row, sure, rate, sure_usd_per_h, tuple(sorted(price)), price, restart_s, has_market)
 
 

@@ -73,8 +73,6 @@ class JobRecord:
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
-    #: Size of the newest recorded checkpoint; 0: unknown, or there is none.
-    checkpoint_bytes: int = 0
 
     # -- of the current attempt; meaningless while `place` is empty
     place: Place = ()

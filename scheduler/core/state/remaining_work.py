@@ -19,7 +19,7 @@ for a job that states no steps; a guess is its submitter's, inf without one. Sta
 of the user's former statements (`statement_records`; `stated_by_record`), except in `from_checkpoint_s`: a deadline is
 its user's own risk. `expected_end_at`, `end_if_started_at` and `ready_at` return instants, include the cost of a
 restart, are no later than the job's limit of run time, and assume that no job is stopped; all other results in seconds
-are time of work alone. `fetching_s` and `data_move` are what a start fetches besides. Nothing here changes
+are time of work alone. `fetching_s` is the additional time of a start where inputs are not cached. Nothing here changes
 the ledger, except that ends are cached on jobs and machines.
 """
 
@@ -33,8 +33,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.statement_records import KEPT
-from scheduler.core.state.tools_and_data import FETCH_BYTES_PER_S, FetchTime
-from walras.cluster import DataPath
+from scheduler.core.state.tools_and_data import FetchTime
 from walras.job_request import JobId
 
 #: A job that has made this many times the steps it stated is treated as of unknown length. Otherwise it would keep its
@@ -397,42 +396,28 @@ def lacks_inputs(ledger: Ledger, job: JobRecord, place: Place) -> bool:
 
 
 def fetching_s(ledger: Ledger, job: JobRecord, place: Place) -> float:
-    """Returns the seconds that a start of the job there takes beyond `restart_s` because it fetches data.
+    """Returns the seconds that a start of the job there takes beyond `restart_s` because it downloads inputs.
 
-    Its checkpoint comes by the pool's `Pool.data`, if that is stated. Of its inputs these are the missing bytes at the
-    rate of the slowest machine. If no machine has reported their size, it is the time that such starts of the kind took
-    beyond usual ones; 0 until one was measured.
+    These are the missing bytes at the rate of the slowest machine. If no machine has reported their size, it is the
+    time that such starts of the kind took beyond usual ones; 0 until one was measured.
     """
-    way = way_of_data(ledger, place)
-    checkpoint_s = 0.0 if way is None else way.seconds(job.checkpoint_bytes)
     if not ledger.policy.rules.count_fetches or not lacks_inputs(ledger, job, place):
-        return checkpoint_s
+        return 0.0
     if (found := fetch_time(ledger, job, place)) is not None:
-        return checkpoint_s + found.seconds
-    return checkpoint_s + ledger.costs.fetch_s(job.request.kind)
-
-
-def way_of_data(ledger: Ledger, place: Place) -> DataPath | None:
-    """Returns the stated way of data to the place; None if none is stated, or the place is empty."""
-    machine = ledger.fleet.machines[place[0][0]] if place else None
-    return None if machine is None else ledger.fleet.pools[machine.pool].pool.data
+        return found.seconds
+    return ledger.costs.fetch_s(job.request.kind)
 
 
 def fetch_time(ledger: Ledger, job: JobRecord, place: Place) -> FetchTime | None:
-    """Returns the longest download of inputs among the place's machines; None if a size is unknown."""
+    """Returns the longest download among the place's machines; None if a size is unknown."""
     longest = FetchTime(0, 0.0)
     for row, _ in place:
         machine = ledger.fleet.machines[row]
-        found = None if machine is None else _fetch_time_on(ledger, job, row, machine.pool)
+        found = None if machine is None else ledger.fleet.caches.fetch_time(row, machine.pool, job.request.data)
         if found is None:
             return None
         longest = max(longest, found, key=lambda each: each.seconds)
     return longest
-
-
-def _fetch_time_on(ledger: Ledger, job: JobRecord, row: int, pool: int) -> FetchTime | None:
-    way, caches = ledger.fleet.pools[pool].pool.data, ledger.fleet.caches
-    return caches.fetch_time(row, pool, job.request.data, FETCH_BYTES_PER_S if way is None else way.bytes_per_s)
 
 
 def warmest_place(ledger: Ledger, job: JobRecord, pool: int) -> Place:
@@ -444,32 +429,4 @@ def warmest_place(ledger: Ledger, job: JobRecord, pool: int) -> Place:
 
 def fetching_on_pool_s(ledger: Ledger, job: JobRecord, pool: int) -> float:
     """Returns `fetching_s` on the machine of the pool that has most of the job's inputs."""
-    if not (job.request.data or job.checkpoint_bytes):
-        return 0.0
-    return fetching_s(ledger, job, warmest_place(ledger, job, pool))
-
-
-@dataclass(frozen=True, slots=True)
-class DataMove:
-    """What a start on a pool fetches: bytes, as far as known, seconds and USD."""
-
-    size_bytes: int = 0
-    seconds: float = 0.0
-    usd: float = 0.0
-
-
-def data_move(ledger: Ledger, job: JobRecord, pool: int) -> DataMove:
-    """Returns what a start on the pool fetches, on the machine there that has most of its inputs.
-
-    It is nothing where no way of data is stated. A checkpoint of unknown size counts nothing.
-    """
-    way = ledger.fleet.pools[pool].pool.data
-    if way is None:
-        return DataMove()
-    size, seconds = job.checkpoint_bytes, way.seconds(job.checkpoint_bytes)
-    if job.request.data and ledger.policy.rules.count_fetches:
-        row = next((each for each, _ in warmest_place(ledger, job, pool)), -1)
-        found = _fetch_time_on(ledger, job, row, pool)
-        size += 0 if found is None else found.size_bytes
-        seconds += ledger.costs.fetch_s(job.request.kind) if found is None else found.seconds
-    return DataMove(size, seconds, way.usd(size))
+    return fetching_s(ledger, job, warmest_place(ledger, job, pool)) if job.request.data else 0.0

@@ -60,7 +60,7 @@ class DataCaches:
     """Rows of the machines that have data, by its key, each with the reported bytes (0: not reported)."""
 
     _rows: dict[str, dict[int, int]] = field(default_factory=dict)
-    #: Downloads by row; and cached bytes per second by pool, 0 where none was measured.
+    #: Downloads by row; and cached bytes per second by pool.
     _fetched: dict[int, _Fetched] = field(default_factory=dict)
     _pool_rates: dict[int, float] = field(default_factory=dict)
 
@@ -85,33 +85,28 @@ class DataCaches:
             self._fetched[row] = _Fetched(pool, sum(size for size, _ in measured), sum(took for _, took in measured))
         return frozenset(now)
 
-    def fetch_time(
-        self, row: int, pool: int, data: Iterable[str], usual_bytes_per_s: float = FETCH_BYTES_PER_S
-    ) -> FetchTime | None:
-        """Returns what the machine of this row and pool must download of the data; None if a size is unknown.
-
-        Row -1 is a machine that is not there yet, and has nothing.
-        """
+    def fetch_time(self, row: int, pool: int, data: Iterable[str]) -> FetchTime | None:
+        """Returns what the machine of this row and pool must download of the data; None if a size is unknown."""
         sizes = [max(rows.values(), default=0) for rows in self._lacked(row, data)]
         if not all(sizes):
             return None
-        return FetchTime(sum(sizes), sum(sizes) / self.bytes_per_s(row, pool, usual_bytes_per_s))
+        return FetchTime(sum(sizes), sum(sizes) / self.bytes_per_s(row, pool))
 
     def _lacked(self, row: int, data: Iterable[str]) -> list[dict[int, int]]:
         found = (self._rows.get(key, {}) for key in data)
         return [rows for rows in found if row not in rows]
 
-    def bytes_per_s(self, row: int, pool: int, usual_bytes_per_s: float = FETCH_BYTES_PER_S) -> float:
-        """Returns the rate measured on this machine, else on those of its pool, else the usual one."""
+    def bytes_per_s(self, row: int, pool: int) -> float:
+        """Returns the rate measured on this machine, else on those of its pool, else the default."""
         own = self._fetched.get(row)
         if own is not None and own.seconds >= _MEASURED_S:
             return own.size_bytes / own.seconds
         if pool not in self._pool_rates:
             of_pool = [each for each in self._fetched.values() if each.pool == pool]
             seconds = sum(each.seconds for each in of_pool)
-            rate = sum(each.size_bytes for each in of_pool) / seconds if seconds >= _MEASURED_S else 0.0
+            rate = sum(each.size_bytes for each in of_pool) / seconds if seconds >= _MEASURED_S else FETCH_BYTES_PER_S
             self._pool_rates[pool] = rate
-        return self._pool_rates[pool] or usual_bytes_per_s
+        return self._pool_rates[pool]
 
     def rows_with(self, data: Iterable[str], among: Container[int]) -> list[int]:
         """Returns the machines among these that have some of the data: those with most of it first, then by row.

@@ -384,11 +384,8 @@ def _record_checkpoint(
     transaction.attempt_changed(attempt)
     job.row.steps = max(job.row.steps, manifest.step)
     transaction.job_changed(job)
-    recorded = CheckpointRecorded(
-        transaction.at, row.job_id, row.attempt, manifest.step, report.took_s,
-        lag_s=report.lag_s, size_bytes=report.size_bytes,
-    )  # fmt: skip
-    emit(transaction, recorded)
+    took_s, lag_s = report.took_s, report.lag_s
+    emit(transaction, CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, took_s, lag_s=lag_s))
     store_restart_cost(transaction, job)
 
 

@@ -70,7 +70,6 @@ def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedRep
         upload_s=report.upload_s,
         lag_s=report.lag_s,
         store=manifest.store,
-        size_bytes=report.size_bytes,
     )
     if known is not None and (known.attempt, known.step) != (row.attempt, row.step):
         dropped, job.earlier_checkpoint = job.earlier_checkpoint, known
@@ -96,11 +95,8 @@ def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt
     if began.checkpoint_step is not None and lost.attempt == began.attempt:  # its own: `leased_at` may have been moved
         return
     give_up_checkpoint(transaction, job, why)
-    steps, size_bytes = (0.0, 0) if job.checkpoint is None else (job.checkpoint.step, job.checkpoint.size_bytes)
-    told = CheckpointRecorded(
-        transaction.at, job.row.job_id, attempt.row.attempt, steps, lost=True, size_bytes=size_bytes
-    )
-    emit(transaction, told)
+    steps = 0.0 if job.checkpoint is None else job.checkpoint.step
+    emit(transaction, CheckpointRecorded(transaction.at, job.row.job_id, attempt.row.attempt, steps, lost=True))
 
 
 def give_up_checkpoint(transaction: Transaction, job: LiveJob, why: str) -> None:

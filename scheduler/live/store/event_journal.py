@@ -147,7 +147,6 @@ _LATER_FIELDS = frozenset(
     {
         ("Pools", "prepaid"),
         ("Pools", "counted"),
-        ("Jobs", "start_usd_per_h"),
         ("Jobs", "unstoppable"),
         ("Jobs", "usual_weight"),
         ("Problem", "limits"),

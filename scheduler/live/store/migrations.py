@@ -448,9 +448,3 @@ def keep_speeds_per_project(db: Database) -> None:
     """Gives each project what was learnt of the kinds of its jobs: all projects shared it until then."""
     for sql in SQL_FOR_BOTH["keep_speeds_per_project"]:
         db.execute(sql)
-
-
-@migrations()
-def keep_sizes_of_checkpoints(db: Database) -> None:
-    """Adds the bytes of a checkpoint, by which moving it between regions is priced."""
-    db.execute("ALTER TABLE checkpoints ADD COLUMN size_bytes INTEGER NOT NULL DEFAULT 0")

@@ -228,8 +228,6 @@ class CheckpointRow:
     lost: bool = False
     #: The store that has its content; empty: the server.
     store: str = ""
-    #: What the store has of it; 0: unknown.
-    size_bytes: int = 0
 
 
 @table("rents", "token", kept=Kept.FOR_EVER, loaded=_ASKED_OR_NEWEST)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from walras.cluster import DataPath, Market, Pool, PoolId, Shape
+from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_mapping, load_yaml
@@ -47,13 +47,6 @@ def test_a_cluster_file_becomes_pools(tmp_path: Path) -> None:
     assert cluster.entry("v100x1/spot/default").boot == 2.0
     assert cluster.entry("v100x1/spot/default").provider == "local"
     assert cluster.speeds == {"cnn": {"a100": 12.0, "v100": 6.5, "k80": 3.0}}
-
-
-def test_a_pool_states_the_way_of_data_to_its_machines(tmp_path: Path) -> None:
-    """An owned pool need not, beside rented ones that do."""
-    text = f"pools: [{{{POOL}}}, {{{POOL}, market: spot, provider: local, data: {{usd_per_gb: 0.02, speed: 8Gbit}}}}]"
-    owned, spot = load_yaml(written(tmp_path, text), ClusterConfig).pool_list()
-    assert (owned.data, spot.data) == (None, DataPath(0.02, 1e9))
 
 
 def test_a_pool_that_does_not_exist_is_answered_with_the_nearest(tmp_path: Path) -> None:
@@ -99,31 +92,6 @@ POOL = "shape: a, accelerator: a100, accelerators: 1, cpus: 2, memory: 8GB"
             "quota",
         ),
         (ClusterConfig, f"pools: [{{{POOL}, market: rented}}]", "pools[0].market", "'owned'"),
-        (
-            ClusterConfig,
-            f"pools: [{{{POOL}, data: {{usd_per_gb: 0.02}}}}]",
-            "pools[0].data.speed",
-            "is missing",
-        ),
-        (
-            ClusterConfig,
-            f"pools: [{{{POOL}, data: {{usd_per_gb: -1, speed: 1Gbit}}}}]",
-            "pools[0].data.usd_per_gb",
-            "0",
-        ),
-        (
-            ClusterConfig,
-            f"pools: [{{{POOL}, data: {{usd_per_gb: 0, speed: fast}}}}]",
-            "pools[0].data.speed",
-            "no speed of a link",
-        ),
-        (
-            ClusterConfig,
-            f"pools: [{{{POOL}, market: spot, provider: local, data: {{usd_per_gb: 0.02, speed: 1Gbit}}}}, "
-            f"{{{POOL}, market: spot, provider: local, zone: b}}]",
-            "pools[1].data",
-            "other rented pools state",
-        ),
         (ClusterConfig, f"pools: [{{{POOL}, machines: -1}}]", "pools[0].machines", "0 or more"),
         (ClusterConfig, f"pools: [{{{POOL}, zone: ../x}}]", "pools[0].zone", "zone"),
         (ClusterConfig, f"pools: [{{{POOL}, usd_per_h: .nan}}]", "pools[0].usd_per_h", "finite"),
